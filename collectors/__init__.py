@@ -1,0 +1,1 @@
+"""Sources: one file per thing that is read. Imports nothing of ``models`` or ``daemon``."""

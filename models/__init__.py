@@ -1,0 +1,1 @@
+"""What readings mean: features, rules, silence, risk. Imports nothing of ``daemon``."""
