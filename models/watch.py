@@ -1,0 +1,86 @@
+"""The watch: readings in, judgement out. The same code runs live, in replay and in the demo.
+
+It composes the rules (facts), the silence tracker, the features and the risk models. It
+touches nothing outside: readings, times and expectations are handed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from collectors.sample import Sample
+from models.features import FeatureEngine
+from models.risk import RiskModel
+from models.rules import Rules
+from models.silence import SilenceTracker
+from models.voices import Fact, Risk, Silence
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What the three voices say at ``now_ns``, and how much of each node is heard (0 to 1)."""
+
+    now_ns: int
+    facts: tuple[Fact, ...] = ()
+    silences: tuple[Silence, ...] = ()
+    risks: tuple[Risk, ...] = ()
+    coverage: Mapping[str, float] = field(default_factory=dict)
+
+
+class Watch:
+    """Rules, silence, features and risk models behind two calls: ``ingest`` and ``judge``."""
+
+    def __init__(
+        self,
+        rules: Rules,
+        silence: SilenceTracker,
+        features: FeatureEngine,
+        models: Sequence[RiskModel] = (),
+    ) -> None:
+        self.rules = rules
+        self.silence = silence
+        self.features = features
+        self.models = tuple(models)
+
+    def ingest(self, samples: Sequence[Sample], arrival_ns: int) -> None:
+        """Takes in what one write brought. ``arrival_ns`` is the head's own time."""
+        for sample in samples:
+            self.silence.observe(sample, arrival_ns)
+            self.rules.observe(sample, arrival_ns)
+            for model in self.models:
+                model.observe(sample, arrival_ns)
+        self.features.observe(samples, arrival_ns)
+
+    def judge(self, now_ns: int, expected_gpus: Mapping[str, int]) -> Judgement:
+        """What is certain, what is silent and what is likely at ``now_ns``.
+
+        ``expected_gpus`` is what Slurm's configuration says of each node that it knows.
+        """
+        self.silence.expect(expected_gpus, now_ns)
+        risks: list[Risk] = []
+        if self.models:
+            frame = self.features.frame(now_ns)
+            for model in self.models:
+                risks.extend(model.score(frame, now_ns))
+        return Judgement(
+            now_ns,
+            tuple(self.rules.facts(now_ns, expected_gpus)),
+            tuple(self.silence.silences(now_ns)),
+            tuple(risks),
+            {node: self.silence.coverage(node, now_ns) for node in expected_gpus},
+        )
+
+    def clear(self, node: str, at_ns: int) -> None:
+        """The node came back at ``at_ns``: what was certain before no longer counts."""
+        self.rules.clear(node, at_ns)
+
+    def dump(self) -> dict[str, Any]:
+        """The state of rules and silence as JSON data (features keep their own file)."""
+        return {"rules": self.rules.dump(), "silence": self.silence.dump()}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Takes back what ``dump`` gave."""
+        self.rules.load(state["rules"])
+        self.silence.load(state["silence"])
