@@ -1,0 +1,16 @@
+"""The table of ``tocsin parse``: the name of an outside text, and the function that reads it.
+
+Every entry is ``parse(text, node, now_ns) -> (samples, problems)``. It never raises, whatever
+it is fed, and takes memory and time in proportion to its input. A new parser adds one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from collectors.sample import Problem, Sample
+
+Text = str | bytes
+Parser = Callable[[Text, str, int], tuple[list[Sample], list[Problem]]]
+
+PARSERS: dict[str, Parser] = {}
