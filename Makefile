@@ -1,0 +1,52 @@
+# make demo   the whole head on a simulated cluster, in a virtual environment of its own
+# make test   every test; as root it also installs the services that the tests need
+# The rest: check, format, bench, wheel, clean.
+
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DEMO ?=
+TESTS ?= tests
+
+.PHONY: demo test check format bench wheel clean services
+
+demo: $(VENV)/.demo
+	@$(BIN)/tocsin demo $(DEMO)
+
+test: $(VENV)/.dev services
+	$(BIN)/python -m pytest $(TESTS)
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.dev
+	$(BIN)/tocsin bench
+
+wheel: $(VENV)/.dev
+	$(BIN)/python -m build --wheel --outdir dist .
+
+services:
+	@tests/testbed/install-services
+
+# Each stamp says that the virtual environment holds what that target needs.
+$(VENV)/.demo: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[head]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[head,dev]'
+	@touch $@ $(VENV)/.demo
+
+$(BIN)/python:
+	@tests/testbed/make-venv $(PYTHON) $(VENV)
+
+clean:
+	rm -rf $(VENV) dist build *.egg-info
