@@ -1,0 +1,245 @@
+"""A real Slurm cluster for tests, driven through the ``slurm-testbed`` script of this folder.
+
+Every process of the cluster is real (munged, slurmctld, one slurmd a node); only the GPUs
+are links to /dev/null. All addresses are loopback and the work folder is private.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+HERE = Path(__file__).parent
+SCRIPT = HERE / "slurm-testbed"
+TOOLS = ("munged", "slurmctld", "slurmd", "sinfo", "scontrol", "squeue")
+
+
+def missing() -> str:
+    """Why the testbed cannot run here, or the empty string."""
+    if os.geteuid() != 0:
+        return "the Slurm testbed needs root"
+    path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+    absent = [tool for tool in TOOLS if shutil.which(tool, path=path) is None]
+    if absent:
+        packages = " ".join((HERE / "packages.txt").read_text().split())
+        return f"the Slurm testbed needs {', '.join(absent)}: apt-get install {packages}"
+    return ""
+
+
+def wait_for(condition: Callable[[], object], what: str, timeout_seconds: float = 15.0) -> None:
+    """Polls until ``condition`` holds; fails with ``what`` when it does not in time."""
+    end = time.monotonic() + timeout_seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {timeout_seconds:g} s: {what}")
+        time.sleep(0.02)
+
+
+class Cluster:
+    """One running cluster; ``conf`` is its slurm.conf and ``env`` what its clients need."""
+
+    def __init__(self, nodes: int = 4, extra: str = "", jwt: bool = False) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="tocsin-slurm-", dir="/tmp"))
+        self.nodes = tuple(f"n{number}" for number in range(1, nodes + 1))
+        self.conf = self.directory / "slurm.conf"
+        self.env = {**os.environ, "SLURM_CONF": str(self.conf)}
+        self.env["PATH"] = self.env.get("PATH", "") + ":/usr/sbin:/sbin"
+        arguments = ["start", "-d", str(self.directory), "-n", str(nodes)]
+        if extra:
+            more = self.directory.with_suffix(".conf")
+            more.write_text(extra)
+            arguments += ["-x", str(more)]
+        if jwt:
+            arguments.append("-j")
+        try:
+            self.script(*arguments)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            if extra:
+                more.unlink()
+
+    def script(self, *arguments: str, timeout_seconds: float = 90.0) -> str:
+        """Runs the testbed script and answers what it printed."""
+        done = subprocess.run(
+            [str(SCRIPT), *arguments],
+            env=self.env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            timeout=timeout_seconds,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise AssertionError(f"slurm-testbed {' '.join(arguments)}: {done.stdout}")
+        return done.stdout
+
+    def run(self, *command: str, check: bool = True, timeout_seconds: float = 20.0) -> str:
+        """Runs one of Slurm's own commands against this cluster; answers its stdout."""
+        done = subprocess.run(
+            command,
+            env=self.env,
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            timeout=timeout_seconds,
+            text=True,
+            check=False,
+        )
+        if check and done.returncode:
+            raise AssertionError(f"{' '.join(command)}: {done.stderr or done.stdout}")
+        return done.stdout
+
+    def update(self, node: str, **settings: str) -> None:
+        """``scontrol update`` as an operator types it."""
+        self.run(
+            "scontrol", "update", f"nodename={node}", *(f"{k}={v}" for k, v in settings.items())
+        )
+
+    def drain(self, node: str, reason: str) -> None:
+        """An operator's own drain."""
+        self.update(node, state="drain", reason=reason)
+
+    def show(self) -> dict[str, tuple[frozenset[str], str]]:
+        """Every node's state words (``IDLE``, ``DRAIN`` ...) and reason, as sinfo gives them."""
+        answer = json.loads(self.run("sinfo", "--json"))
+        found: dict[str, tuple[frozenset[str], str]] = {}
+        for node in answer["nodes"]:
+            state = node["state"]
+            words = [state, *node.get("state_flags", ())] if isinstance(state, str) else state
+            found[node["name"]] = (frozenset(w.upper() for w in words), node["reason"])
+        return found
+
+    def words(self, node: str) -> frozenset[str]:
+        """The state words of one node."""
+        return self.show()[node][0]
+
+    def reason(self, node: str) -> str:
+        """The reason of one node, without user and time."""
+        return self.show()[node][1]
+
+    def jobs(self) -> dict[str, tuple[str, str]]:
+        """Running and pending jobs: id to state and node list."""
+        lines = self.run("squeue", "-h", "-o", "%A|%T|%N").splitlines()
+        return {job: (state, where) for job, state, where in (line.split("|") for line in lines)}
+
+    def submit(self, *options: str, seconds: float = 300.0) -> str:
+        """Submits a job that sleeps; answers its id."""
+        command = ["sbatch", "--parsable", "-o", "/dev/null", *options]
+        return self.run(*command, f"--wrap=sleep {seconds:g}").strip()
+
+    def start_job(self, node: str, *options: str) -> str:
+        """A job that runs on ``node`` when this returns; answers its id."""
+        job = self.submit("-w", node, "-N1", *options)
+        wait_for(lambda: self.jobs().get(job, ("", ""))[0] == "RUNNING", f"job {job} on {node}")
+        return job
+
+    def stop_controller(self) -> None:
+        """Stops slurmctld cleanly."""
+        self.script("stop-ctld", "-d", str(self.directory))
+
+    def start_controller(self) -> None:
+        """Starts slurmctld and waits until it answers."""
+        self.script("start-ctld", "-d", str(self.directory))
+
+    @property
+    def controller_pid(self) -> int:
+        """The pid of slurmctld."""
+        return int((self.directory / "run/slurmctld.pid").read_text())
+
+    def freeze_controller(self) -> None:
+        """SIGSTOP: connections are accepted and nothing answers."""
+        os.kill(self.controller_pid, signal.SIGSTOP)
+
+    def thaw_controller(self) -> None:
+        """SIGCONT."""
+        os.kill(self.controller_pid, signal.SIGCONT)
+
+    def kill_controller(self) -> None:
+        """SIGKILL, as in a crash; ``start_controller`` brings it back from its saved state."""
+        pid = self.controller_pid
+        os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: not _alive(pid), "slurmctld to die")
+
+    def node(self, command: str, node: str, *options: str) -> None:
+        """``kill-node``, ``stop-node`` or ``start-node``."""
+        self.script(command, "-d", str(self.directory), node, *options)
+
+    def log(self) -> str:
+        """slurmctld's log."""
+        return (self.directory / "log/slurmctld.log").read_text(errors="replace")
+
+    def log_size(self) -> int:
+        """The length of slurmctld's log in bytes, to read from later."""
+        return (self.directory / "log/slurmctld.log").stat().st_size
+
+    def updates_since(self, offset_bytes: int) -> list[str]:
+        """What slurmctld logged about node updates since ``offset_bytes``."""
+        with (self.directory / "log/slurmctld.log").open("rb") as stream:
+            stream.seek(offset_bytes)
+            lines = stream.read().decode(errors="replace").splitlines()
+        return [line.partition("] ")[2] for line in lines if "update_node: node" in line]
+
+    def reset(self) -> None:
+        """Back to idle nodes without reasons, comments, jobs and reservations."""
+        for line in self.run("scontrol", "show", "reservation", "-o").splitlines():
+            if line.startswith("ReservationName="):
+                name = line.split()[0].partition("=")[2]
+                self.run("scontrol", "delete", f"reservationname={name}", check=False)
+        jobs = list(self.jobs())
+        if jobs:
+            self.run("scancel", *jobs)
+            wait_for(lambda: not self.jobs(), "jobs to end")
+        names = ",".join(self.nodes)
+        for node in self.nodes:
+            if not (self.directory / f"run/slurmd.{node}.pid").exists() or not self._slurmd(node):
+                self.node("start-node", node)
+        dirty = [n for n, (words, reason) in self.show().items() if words != {"IDLE"} or reason]
+        own = [name for name in dirty if name in self.nodes]
+        if own:
+            wanted = ",".join(own)
+            # RESUME refuses a node that is neither down nor drained: make it so first.
+            self.run("scontrol", "update", f"nodename={wanted}", "state=drain", "reason=reset")
+            self.run("scontrol", "update", f"nodename={wanted}", "state=resume")
+        self.run("scontrol", "update", f"nodename={names}", "comment=", check=False)
+        wait_for(
+            lambda: all(self.show()[n] == (frozenset({"IDLE"}), "") for n in self.nodes),
+            "all nodes to be idle",
+        )
+
+    def _slurmd(self, node: str) -> bool:
+        return _alive(int((self.directory / f"run/slurmd.{node}.pid").read_text() or "0"))
+
+    def close(self) -> None:
+        """Stops everything and removes the folder. May be called twice."""
+        if self.directory.exists():
+            try:
+                self.thaw_controller()
+            except (OSError, ValueError):
+                pass
+            subprocess.run(
+                [str(SCRIPT), "stop", "-d", str(self.directory), "--purge"],
+                env=self.env,
+                capture_output=True,
+                stdin=subprocess.DEVNULL,
+                timeout=90,
+                check=False,
+            )
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def _alive(pid: int) -> bool:
+    """Whether the process lives; a zombie that nobody reaps does not."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    return "\nState:\tZ" not in status and "\nState:\tX" not in status
