@@ -312,6 +312,10 @@ class HeadView(Protocol):
         """Locks a node against tocsin, or unlocks it. Gives back a sentence."""
         ...
 
+    async def close_breaker(self, user: str) -> str:
+        """Lets drains through again after the breaker tripped. Gives back a sentence."""
+        ...
+
     async def verdict(self, case: str, right: bool, user: str) -> str:
         """Records whether a decision was right. Gives back a sentence."""
         ...
