@@ -5,10 +5,10 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, Field
 
 
-class SourceOptions(BaseModel):
+class Options(BaseModel):
     """How often a source is read and how long one reading may take.
 
-    A source inherits this as its own ``Options`` and sets its own defaults. Unknown keys are
+    A source inherits from this and sets its own defaults. Unknown keys are
     refused: a misspelt option must not look like one that has no effect.
     """
 
