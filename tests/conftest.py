@@ -1,3 +1,3 @@
 """Fixtures that every folder of tests may use."""
 
-pytest_plugins = ["tests.testbed.slurm.plugin"]
+pytest_plugins = ["tests.testbed.slurm.plugin", "tests.testbed.store.fixtures"]
