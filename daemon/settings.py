@@ -105,7 +105,9 @@ def _fault(model: type[BaseModel], item: Any, text: str) -> Fault:
 
 
 def _secret(location: list[str]) -> bool:
-    return any(word in location[-1] for word in ("token", "password", "secret")) if location else False
+    return (
+        any(word in location[-1] for word in ("token", "password", "secret")) if location else False
+    )
 
 
 def _suggestion(model: type[BaseModel], location: list[str]) -> str:

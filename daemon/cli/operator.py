@@ -56,8 +56,13 @@ def _say(arguments: argparse.Namespace, verb: str) -> Any:
             return ask(path, "/api/v1/breaker/close", method="POST", body={})
         fleet = ask(path, "/api/v1/status")
         state = "open: no drains" if fleet["breaker_open"] else "closed"
-        return {"open": fleet["breaker_open"], "text": f"breaker {state} {fleet['breaker_text']}".strip()}
+        return {
+            "open": fleet["breaker_open"],
+            "text": f"breaker {state} {fleet['breaker_text']}".strip(),
+        }
     body: dict[str, Any] = {}
     if verb == "verdict":
         body = {"right": arguments.right == "true"}
-    return ask(path, f"/api/v1/{verb}/{quote(arguments.subject, safe='')}", method="POST", body=body)
+    return ask(
+        path, f"/api/v1/{verb}/{quote(arguments.subject, safe='')}", method="POST", body=body
+    )

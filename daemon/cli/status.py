@@ -1,0 +1,82 @@
+"""``tocsin status``: the fleet at a glance."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from daemon.cli.client import HeadAway, HeadRefused, ask, complain, socket_path
+
+EXAMPLE = """example:
+  tocsin status
+  tocsin status --json | jq .states"""
+
+
+def options(parser: argparse.ArgumentParser, verb: str) -> None:
+    """The options of ``tocsin status``."""
+    del verb
+    parser.epilog = EXAMPLE
+    parser.add_argument("--socket", help="the head's socket (default: TOCSIN_SOCKET)")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def run(arguments: argparse.Namespace, verb: str) -> int:
+    """Asks the head and prints."""
+    del verb
+    try:
+        fleet = ask(socket_path(arguments.socket), "/api/v1/status")
+    except (HeadAway, HeadRefused) as error:
+        return complain(error)
+    if arguments.json:
+        print(json.dumps(fleet))
+    else:
+        print("\n".join(lines(fleet)))
+    return 0
+
+
+def lines(fleet: dict[str, Any]) -> list[str]:
+    """The status as people read it."""
+    slurm = fleet["slurm"]
+    states = ", ".join(f"{count} {state}" for state, count in fleet["states"].items() if count)
+    out = [
+        f"{fleet['cluster']}: tocsin {fleet['version']} in {fleet['mode']} mode, "
+        f"up {span(fleet['uptime_seconds'])}",
+        f"nodes    {fleet['nodes']} ({states or 'none known'}); "
+        f"{fleet['gpus']} GPUs, {fleet['gpus_out_of_service']} out of service",
+        f"drains   {fleet['drains_ours']} held by tocsin (at most {fleet['drains_cap']}), "
+        f"{fleet['drains_last_hour']} in the last hour (at most {fleet['drains_per_hour_cap']})"
+        + (f", {fleet['approvals_waiting']} wait for a yes" if fleet["approvals_waiting"] else ""),
+        f"heard    {fleet['agents_heard']} agents, {fleet['coverage_ratio'] * 100:.0f} % of what "
+        f"is expected, {fleet['values_per_second']:.0f} values/s",
+        f"slurm    {slurm['adapter']}, {'read' if slurm['up'] else 'AWAY, last read'} "
+        f"{span(slurm['age_seconds'])} ago {slurm['text']}".rstrip(),
+        f"store    {fleet['store']}",
+        f"model    {fleet['model']}, horizon {span(fleet['horizon_seconds'])}",
+    ]
+    if fleet["breaker_open"]:
+        out.append(f"BREAKER  open, no drains: {fleet['breaker_text']}")
+    out.extend(
+        f"source   {source['name']}: up on {source['up']}, down on {source['down']}"
+        + (f" ({source['fault']})" if source["fault"] else "")
+        for source in fleet["sources"]
+    )
+    out.extend(f"ALERT    {alert['title']}: {alert['text']}" for alert in fleet["alerts"])
+    return out
+
+
+def span(seconds: float) -> str:
+    """A length of time in the unit that people would say.
+
+    >>> span(90)
+    '90 s'
+    >>> span(86400 * 3)
+    '3.0 d'
+    """
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 172_800:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 86_400:.1f} d"
