@@ -44,12 +44,11 @@ def table(rows: list[dict[str, Any]]) -> str:
     """The rows in columns as wide as their widest cell; the reason comes last, uncut."""
     cells = [COLUMNS, *(_cells(row) for row in rows)]
     widths = [max(len(line[column]) for line in cells) for column in range(len(COLUMNS) - 1)]
-    return "\n".join(
-        "  ".join(
-            [*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[-1]]
-        ).rstrip()
-        for line in cells
-    )
+    lines = []
+    for line in cells:
+        padded = [cell.ljust(width) for cell, width in zip(line, widths, strict=False)]
+        lines.append("  ".join([*padded, line[-1]]).rstrip())
+    return "\n".join(lines)
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:

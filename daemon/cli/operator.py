@@ -19,7 +19,8 @@ EXAMPLES = {
     "lock": "  tocsin lock gpu-0017         no drain by tocsin until: tocsin unlock gpu-0017",
     "unlock": "  tocsin unlock gpu-0017       let tocsin judge it again",
     "verdict": "  tocsin verdict 9f2c true     the drain of case 9f2c was right",
-    "breaker": "  tocsin breaker               is it open?\n  tocsin breaker close         drains again",
+    "breaker": "  tocsin breaker               is it open?\n"
+    "  tocsin breaker close         let drains through again",
 }
 
 

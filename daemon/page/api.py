@@ -1,17 +1,18 @@
 """The JSON API, version 1: read by the page and, over the unix socket, by the command line.
 
-======  ==================================  =====================================================
-GET     /api/v1/status                      FleetView
-GET     /api/v1/nodes?since=REVISION        {revision, full, nodes: [NodeView], gone: [name]}
-GET     /api/v1/nodes/NODE                  NodeDetail
-GET     /api/v1/decisions?limit=&node=      {decisions: [DecisionView]}, newest first
-GET     /api/v1/series?node=&measurement=&field=&minutes=&points=   {series: [SeriesView]};
-                                            ``field`` may be given several times
-GET     /api/v1/explain/SUBJECT             Explanation of a node or of a decision's id
-POST    /api/v1/approve/ID                  {text}; also deny/ID, and verdict/ID with {"right": bool}
-POST    /api/v1/resume/NODE                 {text}; also lock/NODE and unlock/NODE
-POST    /api/v1/breaker/close               {text}
-======  ==================================  =====================================================
+====  ==================================  ==================================================
+GET   /api/v1/status                      FleetView
+GET   /api/v1/nodes?since=REVISION        {revision, full, nodes: [NodeView], gone: [name]}
+GET   /api/v1/nodes/NODE                  NodeDetail
+GET   /api/v1/decisions?limit=&node=      {decisions: [DecisionView]}, newest first
+GET   /api/v1/series?node=&measurement=&field=&minutes=&points=
+                                          {series: [SeriesView]}; field may come many times
+GET   /api/v1/explain/SUBJECT             Explanation of a node or of a decision's id
+POST  /api/v1/approve/ID, deny/ID         {text}
+POST  /api/v1/verdict/ID                  {text}; the body is {"right": true} or false
+POST  /api/v1/resume/NODE                 {text}; also lock/NODE and unlock/NODE
+POST  /api/v1/breaker/close               {text}
+====  ==================================  ==================================================
 
 The POST verbs exist on the operator's socket only. Every error is ``{"error": text}``: 400 for
 a question that makes no sense, 404 for what does not exist, 409 when the head refuses, 503 when
