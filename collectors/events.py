@@ -20,6 +20,7 @@ EVENT_METRICS: tuple[Metric, ...] = (
     Metric("event", "device", "text", "PCI address (0000:3b:00), port (mlx5_0/1), DIMM label."),
     Metric("event", "pid", "gauge", "Process that was named with the event.", 0, 2**32),
     Metric("event", "process", "text", "Name of that process."),
+    Metric("event", "count", "gauge", "How many alike this one stands for; absent for one.", 1),
 )
 
 
@@ -34,8 +35,11 @@ def event(
     device: str = "",
     pid: float | None = None,
     process: str = "",
+    count: float | None = None,
 ) -> Sample:
     """One ``event`` sample. Empty device, pid and process are left out, not stored as empty.
+
+    ``count`` is given where alike events were joined into one (a storm of one error).
 
     >>> event("n1", "xid", "79", 0, text="fell off the bus", severity=3).tag("code")
     '79'
@@ -47,6 +51,8 @@ def event(
         fields["pid"] = float(pid)
     if process:
         fields["process"] = clip(process, 200)
+    if count is not None:
+        fields["count"] = float(count)
     return sample("event", time_ns, fields, node=node, kind=kind, code=code)
 
 

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from collectors import kernel_lines, slurm
 from collectors.sample import Problem, Sample
 
 Text = str | bytes
 Parser = Callable[[Text, str, int], tuple[list[Sample], list[Problem]]]
 
-PARSERS: dict[str, Parser] = {}
+PARSERS: dict[str, Parser] = {
+    "slurm-nodes": slurm.parse,
+    "kernel-log": kernel_lines.parse,
+}
