@@ -6,6 +6,7 @@ are links to /dev/null. All addresses are loopback and the work folder is privat
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -221,10 +222,8 @@ class Cluster:
     def close(self) -> None:
         """Stops everything and removes the folder. May be called twice."""
         if self.directory.exists():
-            try:
+            with contextlib.suppress(OSError, ValueError):
                 self.thaw_controller()
-            except (OSError, ValueError):
-                pass
             subprocess.run(
                 [str(SCRIPT), "stop", "-d", str(self.directory), "--purge"],
                 env=self.env,
