@@ -32,7 +32,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from daemon.page.changes import Changes, Difference
-from daemon.page.peer import PEER, Peer
+from daemon.page.peer import peer_of
 from daemon.page.view import HeadView, Refused, UnknownSubject, plain
 
 # Slurm names and hex ids: what can be asked for by name.
@@ -208,7 +208,9 @@ def subject(request: web.Request) -> str:
 
 def user(request: web.Request) -> str:
     """The operator, by the kernel's word."""
-    peer: Peer = request[PEER]
+    peer = peer_of(request)
+    if peer is None:
+        raise Refused("the caller is gone, or came over no unix socket")
     return peer.user
 
 

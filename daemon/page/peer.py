@@ -15,9 +15,6 @@ from dataclasses import dataclass
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-# Under this key a request carries its Peer.
-PEER = "tocsin.peer"
-
 
 @dataclass(frozen=True, slots=True)
 class Peer:
@@ -68,7 +65,7 @@ def may_operate(peer: Peer, group: str) -> bool:
 
 
 def peers_only(group: str) -> Middleware:
-    """A middleware that lets operators through and hands their name on under ``PEER``."""
+    """A middleware that lets operators through and tells all others who they are."""
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -79,7 +76,6 @@ def peers_only(group: str) -> Middleware:
             if group:
                 text += f"; be root or a member of group {group}"
             return web.json_response({"error": text}, status=403)
-        request[PEER] = peer
         return await handler(request)
 
     return middleware
