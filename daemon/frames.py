@@ -1,0 +1,112 @@
+"""Frames with a checksum, appended to a file: what a spool is made of.
+
+A frame is a magic word, the payload's length, a CRC-32 over length and payload, and the
+payload. A file that ends in half a frame (the process or the machine died) is read up to
+the last whole one; a damaged stretch in the middle is skipped to the next magic word, and
+both are said, so that nothing readable is lost and nothing is lost in silence.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+MAGIC = b"\xf5tocsin\n"
+_HEADER = struct.Struct("<8sII")
+HEADER_BYTES = _HEADER.size
+PAYLOAD_LIMIT_BYTES = 256 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A stretch of a file that no frame could be read from."""
+
+    offset: int
+    length_bytes: int
+    torn: bool  # at the very end of the file: an append that was cut off
+
+
+@dataclass(slots=True)
+class FrameReport:
+    """What reading a file of frames found; filled while the frames are read."""
+
+    frames: int = 0
+    end_bytes: int = 0
+    damages: list[Damage] = field(default_factory=list)
+
+
+def frame(payload: bytes) -> bytes:
+    """``payload`` with its header before it."""
+    length = len(payload)
+    if length > PAYLOAD_LIMIT_BYTES:
+        raise ValueError(f"a frame holds at most {PAYLOAD_LIMIT_BYTES} bytes, not {length}")
+    return _HEADER.pack(MAGIC, length, _checksum(length, payload)) + payload
+
+
+def read_frames(
+    data: bytes | memoryview, report: FrameReport | None = None, start: int = 0
+) -> Iterator[tuple[int, bytes]]:
+    """(end offset, payload) of each whole frame of ``data`` from ``start`` on."""
+    data = bytes(data) if isinstance(data, memoryview) else data
+    report = FrameReport() if report is None else report
+    position = report.end_bytes = start
+    while position < len(data):
+        payload = _payload_at(data, position)
+        if payload is None:
+            position = _skip(data, position, report)
+            continue
+        position += HEADER_BYTES + len(payload)
+        report.frames += 1
+        report.end_bytes = position
+        yield position, payload
+
+
+def _payload_at(data: bytes, position: int) -> bytes | None:
+    if len(data) - position < HEADER_BYTES:
+        return None
+    magic, length, checksum = _HEADER.unpack_from(data, position)
+    begin = position + HEADER_BYTES
+    if magic != MAGIC or length > len(data) - begin:
+        return None
+    payload = data[begin : begin + length]
+    return payload if _checksum(length, payload) == checksum else None
+
+
+def _skip(data: bytes, position: int, report: FrameReport) -> int:
+    """The next place where a whole frame stands, or the end; what lies between is damage."""
+    following = position
+    while (following := data.find(MAGIC, following + 1)) >= 0:
+        if _payload_at(data, following) is not None:
+            break
+    torn = following < 0
+    end = len(data) if torn else following
+    report.damages.append(Damage(position, end - position, torn))
+    return end
+
+
+def _checksum(length: int, payload: bytes) -> int:
+    return zlib.crc32(payload, zlib.crc32(length.to_bytes(4, "little")))
+
+
+def sync_directory(directory: Path) -> None:
+    """Makes a file's creation, renaming or removal in ``directory`` durable."""
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Writes ``data`` to ``path`` durably: the old content or the new, never half of one."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with open(temporary, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_directory(path.parent)
