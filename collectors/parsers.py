@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from collectors import kernel_lines, slurm
+from collectors.ib_parsers import IB_PARSERS
 from collectors.sample import Problem, Sample
 
 Text = str | bytes
 Parser = Callable[[Text, str, int], tuple[list[Sample], list[Problem]]]
 
 PARSERS: dict[str, Parser] = {
+    **IB_PARSERS,
     "slurm-nodes": slurm.parse,
     "kernel-log": kernel_lines.parse,
 }
