@@ -59,9 +59,13 @@ class LineProblem:
 
 @dataclass(slots=True)
 class Decoded:
-    """What a body held: the samples of its good lines and a problem for each bad one."""
+    """What a body held: the samples of its good lines and a problem for each bad one.
+
+    ``numbers`` has the line number of each sample.
+    """
 
     samples: list[Sample] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
     problems: list[LineProblem] = field(default_factory=list)
 
 
@@ -110,6 +114,7 @@ class Decoder:
                 sample = self._plain(line, default_time_ns, unit_ns)
             if sample is not None:
                 decoded.samples.append(sample)
+                decoded.numbers.append(number)
             else:
                 self._exact(number, line, default_time_ns, unit_ns, decoded)
         return decoded
@@ -163,6 +168,7 @@ class Decoder:
         if sample is None:
             return
         decoded.samples.append(sample)
+        decoded.numbers.append(number)
         if not line.translate(None, _PLAIN_BYTES):
             self._learn(line, sample)
 

@@ -104,6 +104,10 @@ class Spool:
 
     def append(self, body: bytes, samples: int, now_ns: int) -> bool:
         """Keeps one batch; True when it is durable, False when only memory holds it."""
+        return self.keep(body, samples, now_ns)[0]
+
+    def keep(self, body: bytes, samples: int, now_ns: int) -> tuple[bool, str]:
+        """The same, with the batch's key beside."""
         with self._lock:
             self._sequence += 1
             entry = Entry(self.instance, self._sequence, now_ns, samples, body)
@@ -117,10 +121,10 @@ class Spool:
                 if last is not None and last.batches == 0:
                     self._remove(last.number)
                 self._keep_in_memory(entry)
-                return False
+                return False, entry.key
             self.counts.fault = ""
             self._enforce_bytes()
-            return True
+            return True, entry.key
 
     def oldest(self, now_ns: int) -> Entry | None:
         """The batch to send next, or None. Batches past their age are dropped on the way."""

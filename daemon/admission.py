@@ -1,0 +1,165 @@
+"""Which samples may enter: whose they are, what tags they carry, how many series there are.
+
+A *series* is a measurement with one set of tags. Every store pays for series, so each node
+has a budget of them for each measurement. Job ids, users and texts are not tags: they would
+make a new series for every job. What is refused is answered line by line and counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from pydantic import Field
+
+from collectors.sample import TEXT_MEASUREMENTS, Sample, Tags
+from daemon.settings import Section
+from daemon.tokens import ANY_NODE, NODE_NAME
+
+# Our own measurements that hold numbers only, and those that only the head may write.
+NUMBER_MEASUREMENTS = frozenset(
+    {"gpu", "ib_port", "fabric_port", "bmc", "host", "disk", "pcie", "slurm_node"}
+)
+HEAD_MEASUREMENTS = frozenset(
+    {"fabric_port", "slurm_node", "slurm_event", "risk", "decision", "fleet"}
+)
+# Tags that would make a new series for every job or reading.
+FORBIDDEN_TAGS = frozenset(
+    {"job", "job_id", "jobid", "user", "username", "user_name", "uid", "pid", "process"}
+    | {"text", "message", "command", "cmdline"}
+)
+_DAY_NS = 86_400 * 1_000_000_000
+
+
+class AdmissionOptions(Section):
+    """The bounds of what may enter."""
+
+    tags_limit: int = Field(default=12, ge=1, le=32)
+    tag_characters_limit: int = Field(default=200, ge=16)
+    fields_limit: int = Field(default=256, ge=1, le=1024)
+    series_per_node_limit: int = Field(default=512, ge=1)
+    series_limit: int = Field(default=2_000_000, ge=1)
+    past_days_limit: float = Field(default=60.0, gt=0)
+    future_hours_limit: float = Field(default=25.0, gt=0)
+
+
+@dataclass(slots=True)
+class Refusal:
+    """Why one sample may not enter; ``foreign`` when it is another node's."""
+
+    problem: str
+    foreign: bool = False
+
+
+@dataclass
+class Admission:
+    """Judges samples one by one; remembers the series of the last one to two days."""
+
+    options: AdmissionOptions = field(default_factory=AdmissionOptions)
+    refused: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        # Known series and the node each belongs to: of this day, and of the day before.
+        self._now: dict[tuple[str, Tags], str] = {}
+        self._before: dict[tuple[str, Tags], str] = {}
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._day = 0
+
+    @property
+    def series(self) -> int:
+        """How many series are known."""
+        return len(self._now.keys() | self._before.keys())
+
+    def judge(self, sample: Sample, node: str, now_ns: int) -> Refusal | None:
+        """None when ``sample``, sent with the token of ``node``, may enter."""
+        if now_ns // _DAY_NS != self._day:
+            self._turn(now_ns // _DAY_NS)
+        owner = self._now.get((sample.measurement, sample.tags))
+        if owner is None:
+            problem = self._meet(sample)
+            if problem:
+                self.refused[sample.measurement] += 1
+                return Refusal(problem)
+            owner = sample.tag("node")
+        refusal = None
+        if node != ANY_NODE and owner != node:
+            said = f'tag node="{owner[:60]}"' if owner else "no node tag"
+            refusal = Refusal(f"this token may write for node {node} only, not {said}", True)
+        elif node != ANY_NODE and sample.measurement in HEAD_MEASUREMENTS:
+            refusal = Refusal(f"{sample.measurement} is written by the head alone")
+        else:
+            problem = self._time_fault(sample.time_ns, now_ns)
+            refusal = Refusal(problem) if problem else None
+        if refusal is not None:
+            self.refused[sample.measurement[:60]] += 1
+        return refusal
+
+    def judge_text(self, sample: Sample) -> Refusal | None:
+        """None unless ``sample`` holds text where our schema has numbers."""
+        if (
+            sample.measurement in NUMBER_MEASUREMENTS
+            and sample.measurement not in TEXT_MEASUREMENTS
+        ):
+            for name, value in sample.fields.items():
+                if isinstance(value, str):
+                    self.refused[sample.measurement] += 1
+                    return Refusal(
+                        f"field type conflict: {name[:60]} of {sample.measurement} is a number"
+                    )
+        return None
+
+    def _time_fault(self, time_ns: int, now_ns: int) -> str:
+        ahead_ns = time_ns - now_ns
+        if ahead_ns > self.options.future_hours_limit * 3600e9:
+            return f"time is {ahead_ns / 3600e9:.0f} h ahead; is the node's clock set?"
+        if -ahead_ns > self.options.past_days_limit * _DAY_NS:
+            return f"time is {-ahead_ns / _DAY_NS:.0f} days ago; is the node's clock set?"
+        return ""
+
+    def _meet(self, sample: Sample) -> str:
+        """Takes in a series not seen today; why not, or the empty string."""
+        key = (sample.measurement, sample.tags)
+        owner = sample.tag("node")
+        if key not in self._before:
+            problem = self._shape_fault(sample) or self._budget_fault(sample.measurement, owner)
+            if problem:
+                return problem
+            self._counts[sample.measurement, owner] += 1
+        self._now[key] = owner
+        return ""
+
+    def _shape_fault(self, sample: Sample) -> str:
+        options = self.options
+        if len(sample.measurement) > options.tag_characters_limit:
+            return f"measurement longer than {options.tag_characters_limit} characters"
+        if len(sample.tags) > options.tags_limit:
+            return f"more than {options.tags_limit} tags"
+        if len(sample.fields) > options.fields_limit:
+            return f"more than {options.fields_limit} fields"
+        for name, value in sample.tags:
+            if name.lower() in FORBIDDEN_TAGS:
+                return f"{name} may not be a tag; make it a field"
+            if len(name) > 64 or len(value) > options.tag_characters_limit:
+                return f"tag {name[:64]} longer than {options.tag_characters_limit} characters"
+            if not (name + value).isprintable():
+                return f"tag {name[:64]!r} holds unprintable characters"
+            if name == "node" and not NODE_NAME.fullmatch(value):
+                return f"{value[:60]!r} is no node name"
+        return ""
+
+    def _budget_fault(self, measurement: str, node: str) -> str:
+        if self._counts[measurement, node] >= self.options.series_per_node_limit:
+            limit = self.options.series_per_node_limit
+            return f"series budget: {node or 'no node'} has {limit} series of {measurement} already"
+        if len(self._now) + len(self._before) >= 2 * self.options.series_limit:
+            return f"series budget: {self.options.series_limit} series are known already"
+        return ""
+
+    def _turn(self, day: int) -> None:
+        """A new day: series that were not seen for a whole day give their place back."""
+        self._before = self._now if day == self._day + 1 else {**self._before, **self._now}
+        self._now = {}
+        self._day = day
+        self._counts = Counter(
+            (measurement, node) for (measurement, _), node in self._before.items()
+        )

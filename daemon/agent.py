@@ -1,0 +1,365 @@
+"""The agent: reads its sources, each on its own, and sends what they say to the head.
+
+Every source has a thread, a period and a deadline of its own. One that hangs delays no
+other and is not started twice: its ``source`` reading then says ``hung`` and for how long.
+What was read is spooled to disk and sent from there. An event of severity 2 or more goes
+at once, before anything that waits; all else goes in batches.
+
+Nothing here imports numpy, pyarrow or scikit-learn: the agent shares its node with a job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+import logging
+import random
+import resource
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import aiohttp
+
+from collectors.lines import encode
+from collectors.sample import Batch, Cycle, Metric, Sample, Source, sample, source_reading
+from daemon.agent_options import AgentOptions
+from daemon.schedule import OwnThread, Schedule
+from daemon.spool import Entry, Spool
+from daemon.uplink import Uplink, client_tls
+
+log = logging.getLogger("tocsin.agent")
+
+# From here on an event is sent at once (2 = error).
+URGENT_SEVERITY = 2.0
+# A source that has not come back this long after its own deadline counts as hung.
+DEADLINE_MARGIN_SECONDS = 1.0
+# A good source's reading is sent at most so often, however short its period.
+READING_PERIOD_SECONDS = 10.0
+# Batches are cut at this many samples, far below what any gateway refuses.
+BATCH_SAMPLES = 5_000
+
+METRICS: tuple[Metric, ...] = (
+    Metric("source", "up", "state", "1 when the source could be read", 0, 1),
+    Metric("source", "duration_seconds", "gauge", "how long the reading took", 0),
+    Metric("source", "age_seconds", "gauge", "since the last good reading", 0),
+    Metric("source", "fault", "text", "why it could not be read"),
+    Metric("source", "spool_batches", "gauge", "agent: batches that wait for the head", 0),
+    Metric("source", "spool_bytes", "gauge", "agent: bytes that wait for the head", 0),
+    Metric("source", "dropped_samples_total", "counter", "agent: lost to the spool's bounds", 0),
+    Metric("source", "quarantined_lines_total", "counter", "agent: refused by the head", 0),
+    Metric("source", "sent_samples_total", "counter", "agent: the head has them durably", 0),
+    Metric("source", "cpu_seconds_total", "counter", "agent: processor time used", 0),
+    Metric("source", "resident_bytes", "gauge", "agent: largest resident memory so far", 0),
+)
+
+
+@dataclass
+class Outbox:
+    """Turns samples into batches in two spools: ``urgent``, which is sent first, and ``normal``."""
+
+    normal: Spool
+    urgent: Spool
+    now_ns: Callable[[], int]
+    pending: list[Sample] = field(default_factory=list)
+    on_batch: Callable[[bool], None] = lambda urgent: None
+    unsaved: dict[str, list[Callable[[], None]]] = field(default_factory=dict)
+
+    async def add(self, samples: Sequence[Sample]) -> None:
+        """Keeps samples for the next batch; cuts one when enough are there."""
+        self.pending.extend(samples)
+        if len(self.pending) >= BATCH_SAMPLES:
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Puts what is pending into the normal spool."""
+        samples, self.pending = self.pending, []
+        for start in range(0, len(samples), BATCH_SAMPLES):
+            await self._keep(samples[start : start + BATCH_SAMPLES], urgent=False)
+
+    async def now(
+        self, samples: Sequence[Sample], urgent: bool, saved: Callable[[], None] | None
+    ) -> None:
+        """One batch of ``samples``, at once; ``saved`` is called when it cannot be lost."""
+        durable, key = await self._keep(samples, urgent)
+        if saved is None:
+            return
+        if durable:
+            await asyncio.to_thread(saved)
+        else:
+            self.unsaved.setdefault(key, []).append(saved)
+
+    def sent(self, entry: Entry) -> None:
+        """The head has ``entry``: what only memory held counts as saved now."""
+        for saved in self.unsaved.pop(entry.key, []):
+            saved()
+
+    async def _keep(self, samples: Sequence[Sample], urgent: bool) -> tuple[bool, str]:
+        spool = self.urgent if urgent else self.normal
+        body = encode(samples)
+        if not body:
+            return True, ""
+
+        def keep() -> tuple[bool, str]:
+            return spool.keep(gzip.compress(body, 6), len(samples), self.now_ns())
+
+        kept = await asyncio.to_thread(keep)
+        self.on_batch(urgent)
+        return kept
+
+
+class SourceLoop:
+    """One source's turns: reads it in its own thread and hands on what it said."""
+
+    def __init__(
+        self, source: Source, node: str, outbox: Outbox, now_ns: Callable[[], int]
+    ) -> None:
+        self.source = source
+        self.node = node
+        self.outbox = outbox
+        self.now_ns = now_ns
+        self.cycle = Cycle(source, node)
+        self.thread = OwnThread(f"tocsin-{source.name}")
+        self.hung_since_seconds: float | None = None
+        self._reading_sent_seconds = float("-inf")
+        self._late: asyncio.Task[None] | None = None
+
+    @property
+    def deadline_seconds(self) -> float:
+        """When a turn is given up: the source's own deadline and a little."""
+        return self.source.deadline_seconds + DEADLINE_MARGIN_SECONDS
+
+    async def turn(self) -> None:
+        """One turn, called every period; ends by the deadline whatever the source does."""
+        if self.thread.busy or (self._late is not None and not self._late.done()):
+            await self.outbox.add([self._hung_reading()])
+            return
+        started = time.monotonic()
+        future = self.thread.submit(lambda: self.cycle.run(self.now_ns()))
+        done, _ = await asyncio.wait({future}, timeout=self.deadline_seconds)
+        if done:
+            await self._hand_on(future.result())
+            return
+        self.hung_since_seconds = started
+        log.error("source %s hangs", self.source.name)
+        await self.outbox.add([self._hung_reading()])
+        self._late = asyncio.ensure_future(self._await_late(future))
+
+    async def _await_late(self, future: asyncio.Future[Batch]) -> None:
+        """What a hung source says when it comes back is late, but true of its own time."""
+        batch = await future
+        log.warning("source %s is back", self.source.name)
+        self.hung_since_seconds = None
+        await self._hand_on(batch)
+
+    def _hung_reading(self) -> Sample:
+        since = self.hung_since_seconds
+        hung_seconds = 0.0 if since is None else time.monotonic() - since
+        return source_reading(
+            self.node,
+            self.source.name,
+            self.now_ns(),
+            up=False,
+            duration_seconds=hung_seconds,
+            age_seconds=self.cycle.age_seconds(),
+            fault=f"hung for {hung_seconds:.0f} s",
+        )
+
+    async def _hand_on(self, batch: Batch) -> None:
+        for problem in batch.problems[:20]:
+            log.warning("source %s: %s: %s", self.source.name, problem.problem, problem.line[:200])
+        samples = list(batch.samples)
+        readings = [s for s in samples if s.measurement == "source"]
+        others = [s for s in samples if s.measurement != "source"]
+        if not others and batch.up and not self._reading_due():
+            return
+        urgent = [s for s in others if is_urgent(s)]
+        saved = getattr(self.source, "acknowledge", None)
+        if urgent or (saved is not None and others):
+            # A source with a cursor may move it only when what it read cannot be lost, and
+            # must not be read again before; so its batch does not wait for company.
+            await self.outbox.now(others, bool(urgent), saved)
+            others = []
+        await self.outbox.add(others + readings)
+
+    def _reading_due(self) -> bool:
+        now = time.monotonic()
+        if now - self._reading_sent_seconds < READING_PERIOD_SECONDS - 0.05:
+            return False
+        self._reading_sent_seconds = now
+        return True
+
+    def close(self) -> None:
+        """Lets go of the thread and, unless it is held inside, of the source."""
+        self.thread.close()
+        if not self.thread.busy:
+            self.source.close()
+
+
+def is_urgent(reading: Sample) -> bool:
+    """Whether ``reading`` must reach the head at once."""
+    return reading.measurement == "event" and (reading.number("severity") or 0.0) >= URGENT_SEVERITY
+
+
+class Agent:
+    """The whole agent of one node."""
+
+    def __init__(
+        self,
+        options: AgentOptions,
+        sources: Sequence[Source],
+        now_ns: Callable[[], int] = time.time_ns,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.options = options
+        self.now_ns = now_ns
+        self.rng = rng or random.Random()  # noqa: S311 (spreads load, guards nothing)
+        spool = options.spool
+        # An eighth of the room is for urgent batches alone: a full spool must not cost them.
+        self.normal = Spool(
+            spool.directory / "normal", spool.limit_bytes * 7 // 8, spool.limit_age_seconds
+        )
+        self.urgent = Spool(
+            spool.directory / "urgent", spool.limit_bytes // 8, spool.limit_age_seconds
+        )
+        self.outbox = Outbox(self.normal, self.urgent, now_ns)
+        self.loops = [SourceLoop(s, options.node, self.outbox, now_ns) for s in sources]
+        self.schedule = Schedule(rng=self.rng)
+        self.uplinks: tuple[Uplink, ...] = ()
+        self._started_seconds = time.monotonic()
+
+    async def run(self, stop: asyncio.Event, ready: Callable[[], None] = lambda: None) -> None:
+        """Runs until ``stop`` is set; then sends, within seconds, what it can."""
+        options = self.options.uplink
+        connector = aiohttp.TCPConnector(limit=4, keepalive_timeout=75)
+        async with aiohttp.ClientSession(connector=connector) as session:
+            self.uplinks = self._make_uplinks(session)
+            self.outbox.on_batch = self._wake
+            self.outbox_sent()
+            senders = [asyncio.ensure_future(uplink.run()) for uplink in self.uplinks]
+            self._schedule(options.batch_seconds)
+            self.schedule.start()
+            ready()
+            await stop.wait()
+            await self._end(senders)
+
+    def outbox_sent(self) -> None:
+        """Lets the outbox know of every batch that the head has."""
+        for uplink in self.uplinks:
+            uplink.on_done = self.outbox.sent
+
+    def _make_uplinks(self, session: aiohttp.ClientSession) -> tuple[Uplink, ...]:
+        options = self.options.uplink
+        tls = client_tls(options)
+        quarantine = self.options.spool.directory / "quarantine.lines"
+        lanes = (
+            (self.urgent, options.urgent_backoff_limit_seconds, 0.0),
+            (self.normal, options.backoff_limit_seconds, 1 / options.drain_batches_per_second),
+        )
+        return tuple(
+            Uplink(
+                spool,
+                session,
+                options,
+                quarantine,
+                self.now_ns,
+                backoff_limit_seconds=limit_seconds,
+                pause_seconds=pause_seconds,
+                rng=self.rng,
+                tls=tls,
+            )
+            for spool, limit_seconds, pause_seconds in lanes
+        )
+
+    def _schedule(self, batch_seconds: float) -> None:
+        for loop in self.loops:
+            period = loop.source.period_seconds
+            # The job's own deadline is only a net: a turn ends by itself.
+            self.schedule.every(
+                loop.source.name,
+                period,
+                loop.deadline_seconds + 30,
+                loop.turn,
+                jitter_seconds=min(1.0, period / 4),
+            )
+        # A node's place within the period is random: a fleet must not send in step.
+        self.schedule.every("report", READING_PERIOD_SECONDS, 10, self._report)
+        self.schedule.every(
+            "flush", batch_seconds, 30, self.outbox.flush, jitter_seconds=batch_seconds
+        )
+
+    def _wake(self, urgent: bool) -> None:
+        self.uplinks[0 if urgent else 1].wake()
+
+    async def _report(self) -> None:
+        await self.outbox.add([self.reading()])
+
+    def reading(self) -> Sample:
+        """The agent's own ``source`` reading: what waits, what was lost, what it costs."""
+        batches = size = dropped = sent = quarantined = 0
+        faults: list[str] = []
+        last_good = None
+        for spool in (self.urgent, self.normal):
+            waiting = spool.waiting()
+            batches, size = batches + waiting[0], size + waiting[1]
+            dropped += spool.counts.dropped_samples
+            sent += spool.counts.sent_samples
+            faults.append(spool.counts.fault)
+        for uplink in self.uplinks:
+            quarantined += uplink.counts.quarantined_lines
+            faults.append(uplink.counts.fault)
+            good = uplink.counts.last_good_seconds
+            last_good = good if last_good is None else max(last_good, good or last_good)
+        if dropped:
+            faults.append(f"{dropped} samples dropped: the spool's bounds were reached")
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        since = self._started_seconds if last_good is None else last_good
+        reading = source_reading(
+            self.options.node,
+            "agent",
+            self.now_ns(),
+            up=True,
+            duration_seconds=0.0,
+            age_seconds=max(0.0, time.monotonic() - since),
+            fault="; ".join(dict.fromkeys(fault for fault in faults if fault)),
+        )
+        own = {
+            "spool_batches": float(batches),
+            "spool_bytes": float(size),
+            "dropped_samples_total": float(dropped),
+            "quarantined_lines_total": float(quarantined),
+            "sent_samples_total": float(sent),
+            "cpu_seconds_total": round(usage.ru_utime + usage.ru_stime, 3),
+            "resident_bytes": usage.ru_maxrss * 1024.0,
+        }
+        return sample("source", reading.time_ns, {**reading.fields, **own}, **dict(reading.tags))
+
+    async def _end(self, senders: Sequence[asyncio.Future[None]]) -> None:
+        for loop in self.loops:
+            loop.close()
+        hung = await self.schedule.stop(grace_seconds=2.0)
+        if hung:
+            log.warning("left behind: %s", ", ".join(hung))
+        for sender in senders:
+            sender.cancel()
+        await asyncio.gather(*senders, return_exceptions=True)
+        await self.outbox.flush()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(3.0):
+                for uplink in self.uplinks:
+                    await uplink.drain()
+        self.urgent.close()
+        self.normal.close()
+
+
+async def run_agent(
+    options: AgentOptions, sources: Sequence[Source], ready: Callable[[], None] = lambda: None
+) -> None:
+    """Runs an agent until SIGTERM or SIGINT."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await Agent(options, sources).run(stop, ready)

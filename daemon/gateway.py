@@ -1,0 +1,441 @@
+"""The one door for readings: InfluxDB's write API, for our agents and for anybody's client.
+
+``POST /api/v2/write`` (and v1's ``/write``) takes line protocol, plain or gzip, with a
+token. It answers 204 only when the store has the samples durably; good lines are kept when
+others are refused, and the refused are named (400). A batch that carries a key it has
+already (``X-Tocsin-Batch``) is answered 204 and stored no second time. When more is under
+way than it can hold it answers 429 with Retry-After before memory grows.
+
+Source of the answers: https://docs.influxdata.com/influxdb/v2/api/ and v1's ``/write``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from aiohttp import web
+from pydantic import Field
+
+from collectors.lines import PRECISIONS_NS, Decoder, LineProblem
+from collectors.sample import Sample
+from daemon import __version__
+from daemon.admission import Admission, AdmissionOptions
+from daemon.clock import Clock
+from daemon.settings import Section
+from daemon.tokens import ANY_NODE, NODE_NAME, token_in
+
+log = logging.getLogger("tocsin.gateway")
+
+BATCH_HEADER = "X-Tocsin-Batch"
+_BATCH_KEY = re.compile(r"([A-Za-z0-9_-]{1,32}):([0-9]{1,18})")
+_INLINE_BYTES = 256 * 1024  # larger bodies are unpacked and decoded in a thread
+
+
+class GatewayOptions(Section):
+    """The bounds of the door."""
+
+    body_limit_bytes: int = Field(default=8 * 1024 * 1024, ge=1024)
+    unpacked_limit_bytes: int = Field(default=32 * 1024 * 1024, ge=1024)
+    body_deadline_seconds: float = Field(default=30.0, gt=0)
+    commit_deadline_seconds: float = Field(default=20.0, gt=0)
+    lines_per_second_limit: float = Field(default=2_000.0, gt=0)
+    burst_lines_limit: int = Field(default=100_000, ge=1)
+    pending_bytes_limit: int = Field(default=128 * 1024 * 1024, ge=1024)
+    pending_samples_limit: int = Field(default=400_000, ge=1)
+    retry_after_seconds: float = Field(default=5.0, gt=0)
+    client_certificates: bool = False
+    admission: AdmissionOptions = AdmissionOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class BatchKey:
+    """Names one batch of one sender: it is stored and judged once."""
+
+    node: str
+    instance: str
+    sequence: int
+
+
+class StoreUnavailableError(Exception):
+    """The store cannot keep anything now (disk full, read-only). The text says why."""
+
+
+class Accept(Protocol):
+    """What the gateway hands samples to; returns when they are durable."""
+
+    async def __call__(
+        self, samples: list[Sample], node: str, arrival_ns: int, batch: BatchKey | None = None
+    ) -> None: ...
+
+
+class Marks(Protocol):
+    """Which batches are durable already. The store keeps them beside the samples."""
+
+    def seen(self, batch: BatchKey) -> bool: ...
+
+
+class TokenSource(Protocol):
+    """Whom a token is for: a node, ``*``, or nobody (None)."""
+
+    def node_of(self, token: str) -> str | None: ...
+
+
+@dataclass(slots=True)
+class GatewayCounts:
+    """What came to the door since the start."""
+
+    requests: int = 0
+    samples: int = 0
+    bytes: int = 0
+    refused_lines: int = 0
+    repeated_batches: int = 0
+    unauthorized: int = 0
+    pushed_back: int = 0
+    failures: int = 0
+
+
+@dataclass(slots=True)
+class _Bucket:
+    """A token bucket of lines; one for each sender."""
+
+    level: float
+    at_seconds: float
+
+
+class _RefusedError(Exception):
+    """An answer other than 204."""
+
+    def __init__(
+        self, status: int, code: str, message: str, retry_after_seconds: float = 0.0, **more: Any
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.retry_after_seconds = retry_after_seconds
+        self.more = more
+
+    def response(self) -> web.Response:
+        """Speaks v2 (code, message) and v1 (error) at once."""
+        body = {"code": self.code, "message": str(self), "error": str(self), **self.more}
+        headers = {"X-Influxdb-Error": str(self)[:500].encode("ascii", "replace").decode()}
+        if self.retry_after_seconds > 0:
+            headers["Retry-After"] = str(max(1, round(self.retry_after_seconds)))
+        if self.status == 401:
+            headers["WWW-Authenticate"] = 'Token realm="tocsin"'
+        return web.json_response(body, status=self.status, headers=headers)
+
+
+@dataclass
+class Gateway:
+    """Everything between a request and ``accept``."""
+
+    accept: Accept
+    tokens: TokenSource
+    clock: Clock
+    options: GatewayOptions = field(default_factory=GatewayOptions)
+    marks: Marks | None = None
+    rng: random.Random = field(default_factory=random.Random)
+    counts: GatewayCounts = field(default_factory=GatewayCounts)
+
+    def __post_init__(self) -> None:
+        self.admission = Admission(self.options.admission)
+        self._decoder = Decoder()
+        self._buckets: dict[str, _Bucket] = {}
+        self._in_flight: dict[BatchKey, asyncio.Future[None]] = {}
+        self._pending_bytes = 0
+        self._pending_samples = 0
+
+    async def write(self, request: web.Request) -> web.Response:
+        """``POST /api/v2/write`` and ``POST /write``."""
+        self.counts.requests += 1
+        try:
+            node = self._sender(request)
+            precision = _precision(request.query)
+            batch = _batch(request.headers, node)
+            if batch is not None and self.marks is not None and self.marks.seen(batch):
+                self.counts.repeated_batches += 1
+                return web.Response(status=204)
+            if batch is not None and batch in self._in_flight:
+                return await self._join(batch)
+            return await self._take(request, node, precision, batch)
+        except _RefusedError as refused:
+            if refused.status in (429, 503):
+                self.counts.pushed_back += 1
+            return refused.response()
+
+    async def ping(self, request: web.Request) -> web.Response:
+        """``GET /ping``, as InfluxDB answers it. Needs no token and tells nothing."""
+        return web.Response(
+            status=204,
+            headers={
+                "X-Influxdb-Build": "tocsin",
+                "X-Influxdb-Version": f"v2-tocsin-{__version__}",
+            },
+        )
+
+    async def health(self, request: web.Request) -> web.Response:
+        """``GET /health``, as InfluxDB 2 answers it."""
+        full = self._pending_samples > self.options.pending_samples_limit
+        state = ("fail", "more is under way than the store takes") if full else ("pass", "ready")
+        body = {
+            "name": "tocsin",
+            "status": state[0],
+            "message": state[1],
+            "version": __version__,
+            "checks": [],
+        }
+        return web.json_response(body, status=503 if full else 200)
+
+    # The steps of a write.
+
+    def _sender(self, request: web.Request) -> str:
+        """The node that the request may write for; raises 401."""
+        if self.options.client_certificates and (name := _certificate_name(request)):
+            return name
+        authorization = request.headers.get("Authorization", "")
+        token = token_in(authorization) if len(authorization) < 4096 else ""
+        node = self.tokens.node_of(token) if token else None
+        if node is None:
+            self.counts.unauthorized += 1
+            what = "unknown token" if token else "no token; send Authorization: Token ..."
+            raise _RefusedError(401, "unauthorized", what)
+        return node
+
+    async def _join(self, batch: BatchKey) -> web.Response:
+        """The same batch is being stored already: its outcome is the answer."""
+        self.counts.repeated_batches += 1
+        try:
+            await asyncio.shield(self._in_flight[batch])
+        except Exception as error:
+            raise self._unavailable(error) from error
+        return web.Response(status=204)
+
+    async def _take(
+        self, request: web.Request, node: str, precision: str, batch: BatchKey | None
+    ) -> web.Response:
+        size = max(request.content_length or 0, 1024)
+        if size > self.options.body_limit_bytes:
+            raise self._too_large(self.options.body_limit_bytes)
+        if self._pending_bytes + size > self.options.pending_bytes_limit:
+            raise self._push_back("too many bytes under way")
+        self._pending_bytes += size
+        try:
+            body = await self._body(request)
+            arrival_ns = self.clock.now_ns()
+            samples, problems = await self._read(body, node, precision, arrival_ns)
+            self.counts.bytes += len(body)
+            del body
+            await self._store(samples, node, arrival_ns, batch)
+        finally:
+            self._pending_bytes -= size
+        if problems:
+            self.counts.refused_lines += len(problems)
+            raise _partial_write(problems, len(samples))
+        return web.Response(status=204)
+
+    async def _body(self, request: web.Request) -> bytes:
+        """The body, unpacked; bounded before and after (a small gzip can be a large text)."""
+        encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
+        if encoding not in ("gzip", "identity", ""):
+            raise _RefusedError(415, "invalid", f"content encoding {encoding[:40]!r}: use gzip")
+        # The server may have unpacked the body already; then the bound after unpacking holds.
+        limit = max(self.options.body_limit_bytes, self.options.unpacked_limit_bytes)
+        chunks: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(self.options.body_deadline_seconds):
+                async for chunk in request.content.iter_any():
+                    size += len(chunk)
+                    if size > limit:
+                        raise self._too_large(limit)
+                    chunks.append(chunk)
+        except TimeoutError:
+            raise _RefusedError(408, "request timeout", "the body did not come in time") from None
+        except (web.RequestPayloadError, ConnectionError) as error:
+            raise _RefusedError(400, "invalid", f"body: {error}") from error
+        body = b"".join(chunks)
+        if not body.startswith(b"\x1f\x8b"):
+            return body
+        if len(body) > self.options.body_limit_bytes:
+            raise self._too_large(self.options.body_limit_bytes)
+        if len(body) > _INLINE_BYTES // 4:
+            return await asyncio.to_thread(self._unpack, body)
+        return self._unpack(body)
+
+    def _unpack(self, body: bytes) -> bytes:
+        limit = self.options.unpacked_limit_bytes
+        parts: list[bytes] = []
+        size = 0
+        try:
+            while body:
+                stream = zlib.decompressobj(wbits=31)
+                parts.append(stream.decompress(body, limit + 1 - size))
+                size += len(parts[-1])
+                if size > limit:
+                    raise self._too_large(limit)
+                if not stream.eof:
+                    raise _RefusedError(400, "invalid", "gzip: the body is cut off")
+                body = stream.unused_data.lstrip(b"\0")
+        except zlib.error as error:
+            raise _RefusedError(400, "invalid", f"gzip: {error}") from error
+        return b"".join(parts)
+
+    async def _read(
+        self, body: bytes, node: str, precision: str, arrival_ns: int
+    ) -> tuple[list[Sample], list[LineProblem]]:
+        """The samples that may enter, and the problems of the other lines."""
+        if len(body) > _INLINE_BYTES:
+            decoded = await asyncio.to_thread(self._decoder.decode, body, arrival_ns, precision)
+        else:
+            decoded = self._decoder.decode(body, arrival_ns, precision)
+        self._spend(node, len(decoded.samples) + len(decoded.problems))
+        has_text = b'"' in body
+        kept: list[Sample] = []
+        problems = decoded.problems
+        foreign = bool(decoded.samples) and not problems
+        for number, sample in zip(decoded.numbers, decoded.samples, strict=True):
+            refusal = self.admission.judge(sample, node, arrival_ns)
+            if refusal is None and has_text:
+                refusal = self.admission.judge_text(sample)
+            if refusal is None:
+                kept.append(sample)
+                foreign = False
+            else:
+                foreign = foreign and refusal.foreign
+                series = ",".join([sample.measurement, *(f"{k}={v}" for k, v in sample.tags)])
+                problems.append(LineProblem(number, series[:200], refusal.problem))
+        if foreign and not kept:
+            # Not a matter of single lines: the sender's name or token is wrong. It keeps them.
+            self.counts.refused_lines += len(problems)
+            raise _RefusedError(403, "forbidden", problems[0].problem)
+        return kept, problems
+
+    async def _store(
+        self, samples: list[Sample], node: str, arrival_ns: int, batch: BatchKey | None
+    ) -> None:
+        if not samples and batch is None:
+            return
+        if self._pending_samples + len(samples) > self.options.pending_samples_limit:
+            raise self._push_back("too many samples under way")
+        self._pending_samples += len(samples)
+        work = asyncio.ensure_future(self.accept(samples, node, arrival_ns, batch))
+        if batch is not None:
+            self._in_flight[batch] = work
+        work.add_done_callback(lambda _: self._settled(len(samples), batch))
+        try:
+            # Shielded: a sender that hangs up must not undo what is half stored.
+            async with asyncio.timeout(self.options.commit_deadline_seconds):
+                await asyncio.shield(work)
+        except Exception as error:
+            raise self._unavailable(error) from error
+        self.counts.samples += len(samples)
+
+    def _settled(self, samples: int, batch: BatchKey | None) -> None:
+        self._pending_samples -= samples
+        if batch is not None:
+            self._in_flight.pop(batch, None)
+
+    # Bounds and answers.
+
+    def _spend(self, node: str, lines: int) -> None:
+        """Takes ``lines`` from the sender's bucket; relays speak for many and have none."""
+        if node == ANY_NODE:
+            return
+        now = self.clock.monotonic()
+        burst = float(self.options.burst_lines_limit)
+        bucket = self._buckets.setdefault(node, _Bucket(burst, now))
+        refill = (now - bucket.at_seconds) * self.options.lines_per_second_limit
+        bucket.level = min(burst, bucket.level + max(0.0, refill))
+        bucket.at_seconds = now
+        # A batch larger than the bucket must pass some time: when the bucket is full.
+        if bucket.level < min(lines, burst):
+            missing = min(lines, burst) - bucket.level
+            wait_seconds = missing / self.options.lines_per_second_limit
+            raise _RefusedError(
+                429, "too many requests", f"node {node} sends too many lines", wait_seconds
+            )
+        bucket.level -= min(lines, burst)
+
+    def _push_back(self, why: str) -> _RefusedError:
+        wait = self.options.retry_after_seconds * self.rng.uniform(0.5, 1.5)
+        return _RefusedError(429, "too many requests", why, wait)
+
+    def _too_large(self, limit_bytes: int) -> _RefusedError:
+        text = f"the body is over {limit_bytes} bytes; send less at once"
+        return _RefusedError(413, "request too large", text, maxLength=limit_bytes)
+
+    def _unavailable(self, error: Exception) -> _RefusedError:
+        self.counts.failures += 1
+        wait = self.options.retry_after_seconds * self.rng.uniform(0.5, 1.5)
+        if isinstance(error, StoreUnavailableError):
+            return _RefusedError(503, "unavailable", str(error), wait)
+        if isinstance(error, TimeoutError):
+            return _RefusedError(503, "unavailable", "the store did not answer in time", wait)
+        log.error("accept failed: %s: %s", type(error).__name__, error, exc_info=error)
+        return _RefusedError(500, "internal error", "the head failed; see its journal", wait)
+
+
+def routes(gateway: Gateway) -> list[web.RouteDef]:
+    """The handlers for aiohttp.
+
+    Serve them with ``web.AppRunner(app, auto_decompress=False)``: then the bounds hold
+    before unpacking too, in every version of aiohttp.
+    """
+    return [
+        web.post("/api/v2/write", gateway.write),
+        web.post("/write", gateway.write),
+        web.get("/ping", gateway.ping),
+        web.get("/health", gateway.health),
+    ]
+
+
+def _precision(query: Mapping[str, str]) -> str:
+    precision = query.get("precision") or "ns"
+    if precision not in PRECISIONS_NS:
+        text = f"precision {precision[:20]!r}: must be one of ns, us, ms, s"
+        raise _RefusedError(400, "invalid", text)
+    return precision
+
+
+def _batch(headers: Mapping[str, str], node: str) -> BatchKey | None:
+    text = headers.get(BATCH_HEADER)
+    if text is None:
+        return None
+    found = _BATCH_KEY.fullmatch(text)
+    if found is None:
+        raise _RefusedError(400, "invalid", f"{BATCH_HEADER} must look like INSTANCE:NUMBER")
+    return BatchKey(node, found[1], int(found[2]))
+
+
+def _certificate_name(request: web.Request) -> str:
+    """The common name of a client certificate that TLS has verified, if it names a node."""
+    transport = request.transport
+    peer = transport.get_extra_info("peercert") if transport is not None else None
+    for part in (peer or {}).get("subject", ()):
+        for key, value in part:
+            if key == "commonName" and NODE_NAME.fullmatch(value):
+                return str(value)
+    return ""
+
+
+def _partial_write(problems: list[LineProblem], kept: int) -> _RefusedError:
+    problems = sorted(problems, key=lambda problem: problem.number)
+    first = problems[0]
+    what = f"line {first.number}: {first.problem}: '{first.line}'"
+    shown = [{"line": p.number, "problem": p.problem, "text": p.line} for p in problems[:20]]
+    return _RefusedError(
+        400,
+        "invalid",
+        f"partial write: {what} dropped={len(problems)}",
+        line=first.number,
+        accepted=kept,
+        refused=[problem.number for problem in problems],
+        problems=shown,
+    )
