@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from collectors import kernel_lines, slurm
+from collectors.bmc_parsers import BMC_PARSERS
 from collectors.ib_parsers import IB_PARSERS
 from collectors.sample import Problem, Sample
 
@@ -16,6 +17,7 @@ Text = str | bytes
 Parser = Callable[[Text, str, int], tuple[list[Sample], list[Problem]]]
 
 PARSERS: dict[str, Parser] = {
+    **BMC_PARSERS,
     **IB_PARSERS,
     "slurm-nodes": slurm.parse,
     "kernel-log": kernel_lines.parse,
