@@ -1,0 +1,172 @@
+"""The whole configuration: one TOML file for the head, for an agent, or for both.
+
+Every section is a model of its own, kept beside the code that it steers; here they are only
+put together. ``faults_outside`` looks at what a model cannot know: files, users, sockets.
+"""
+
+from __future__ import annotations
+
+import socket as sockets
+from collections.abc import Iterator
+from pathlib import Path
+
+from models.silence import SilenceOptions
+from pydantic import Field, field_validator
+
+from collectors import host, kernel_log, nvml, slurm
+from daemon.agent_options import AgentOptions
+from daemon.alerts import AlertOptions
+from daemon.decisions import Mode
+from daemon.gateway import GatewayOptions
+from daemon.limits import Limits
+from daemon.listen import Address
+from daemon.settings import ConfigError, Fault, Section, load
+from daemon.store.options import StoreOptions
+
+DEFAULT_FILE = Path("/etc/tocsin/tocsin.toml")
+
+
+def short_host_name() -> str:
+    """This machine's name as Slurm usually has it: without the domain."""
+    return sockets.gethostname().split(".")[0]
+
+
+class AgentSources(Section):
+    """Section ``[agent.sources]``: what the agent reads."""
+
+    kernel_log: kernel_log.Options = kernel_log.Options()
+    nvml: nvml.Options = nvml.Options()
+    host: host.Options = host.Options()
+
+
+class AgentSection(AgentOptions):
+    """Section ``[agent]``: one compute node's agent. ``node`` is Slurm's NodeName."""
+
+    node: str = Field(default_factory=short_host_name, min_length=1, max_length=255)
+    state_dir: Path = Path("/var/lib/tocsin-agent")
+    root: Path = Path("/")
+    sources: AgentSources = AgentSources()
+
+
+class SlurmSection(slurm.Options):
+    """Section ``[slurm]``: how the head reads and writes Slurm."""
+
+    cluster: str = "cluster"
+
+
+class PageSection(Section):
+    """Section ``[page]``: the operator's page. Off loopback it needs a password."""
+
+    enabled: bool = True
+    listen: str = "127.0.0.1:8650"
+    names: frozenset[str] = frozenset()
+    password_file: Path | None = None
+
+    @field_validator("listen")
+    @classmethod
+    def _address(cls, value: str) -> str:
+        Address.parse(value)
+        return value
+
+
+class HeadSection(Section):
+    """Section ``[head]``: where the head listens, keeps its state, and how often it judges."""
+
+    listen: str = "0.0.0.0:8086"
+    state_dir: Path = Path("/var/lib/tocsin")
+    socket: Path = Path("/run/tocsin/tocsin.sock")
+    operators_group: str = "tocsin"
+    tokens_file: Path = Path("/etc/tocsin/tokens")
+    certificate_file: Path | None = None
+    key_file: Path | None = None
+    client_ca_file: Path | None = None
+    judge_seconds: float = Field(default=5.0, gt=0, le=300)
+    checkpoint_seconds: float = Field(default=60.0, ge=1, le=3600)
+    grace_seconds: float = Field(default=60.0, ge=0, le=3600)
+
+    @field_validator("listen")
+    @classmethod
+    def _address(cls, value: str) -> str:
+        Address.parse(value)
+        return value
+
+
+class Config(Section):
+    """Everything. ``mode`` is how far the head may go: shadow (default), approve or act."""
+
+    mode: Mode = Mode.SHADOW
+    head: HeadSection = HeadSection()
+    slurm: SlurmSection = SlurmSection()
+    policy: Limits = Limits()
+    silence: SilenceOptions = SilenceOptions()
+    gateway: GatewayOptions = GatewayOptions()
+    store: StoreOptions = StoreOptions()
+    alerts: AlertOptions = AlertOptions()
+    page: PageSection = PageSection()
+    agent: AgentSection = Field(default_factory=lambda: AgentSection())
+
+
+def read(file: Path | None, role: str) -> Config:
+    """The configuration in ``file`` for ``role`` (``head`` or ``agent``).
+
+    Without a file (None) the packaged one is read if it is there, else the defaults hold.
+    Raises ConfigError with every fault, those of files outside included.
+    """
+    path = file or DEFAULT_FILE
+    config = Config() if file is None and not path.exists() else load(Config, path)
+    faults = list(faults_outside(config, role))
+    if faults:
+        raise ConfigError(path, faults)
+    return config
+
+
+def faults_outside(config: Config, role: str) -> Iterator[Fault]:
+    """What is wrong around the configuration: files that are missing or cannot be read."""
+    if role == "agent":
+        yield from _agent_faults(config)
+    else:
+        yield from _head_faults(config)
+
+
+def _agent_faults(config: Config) -> Iterator[Fault]:
+    uplink = config.agent.uplink
+    for name in ("token_file", "ca_file", "certificate_file", "key_file"):
+        yield from _unreadable(f"agent.uplink.{name}", getattr(uplink, name))
+    if uplink.token_file is None and uplink.certificate_file is None:
+        yield Fault(
+            "agent.uplink.token_file",
+            "is required: the head refuses unknown senders "
+            "(make one on the head: tocsin token NODE)",
+        )
+    if (uplink.certificate_file is None) != (uplink.key_file is None):
+        yield Fault("agent.uplink.key_file", "certificate_file and key_file belong together")
+
+
+def _head_faults(config: Config) -> Iterator[Fault]:
+    head = config.head
+    yield from _unreadable("head.tokens_file", head.tokens_file, "make it: tocsin token NODE")
+    for name in ("certificate_file", "key_file", "client_ca_file"):
+        yield from _unreadable(f"head.{name}", getattr(head, name))
+    if (head.certificate_file is None) != (head.key_file is None):
+        yield Fault("head.key_file", "certificate_file and key_file belong together")
+    if head.client_ca_file is not None and head.certificate_file is None:
+        yield Fault("head.client_ca_file", "needs certificate_file and key_file too")
+    yield from _unreadable("alerts.webhook_url_file", config.alerts.webhook_url_file)
+    yield from _unreadable("page.password_file", config.page.password_file)
+    conf = config.slurm.conf
+    yield from _unreadable("slurm.conf", conf, "name slurm.conf, or leave it to SLURM_CONF")
+
+
+def _unreadable(path: str, file: Path | None, remedy: str = "") -> Iterator[Fault]:
+    if file is None:
+        return
+    more = f"; {remedy}" if remedy else ""
+    try:
+        with file.open("rb") as opened:
+            opened.read(1)
+    except FileNotFoundError:
+        yield Fault(path, f"{file} does not exist{more}")
+    except IsADirectoryError:
+        yield Fault(path, f"{file} is a folder, not a file")
+    except OSError as error:
+        yield Fault(path, f"{file} cannot be read: {error.strerror}")
