@@ -148,6 +148,16 @@ class Worker:
         finally:
             self._lock.release()
 
+    def retire(self, fault: str) -> None:
+        """Ends a worker that is of no use any more; the next one is started after the back-off."""
+        with self._lock:
+            line, self._line = self._line, None
+            if line is not None:
+                line.close()
+                self._failed(fault)
+                if not self._end(line.process):
+                    self._give_up(line.process, self._monotonic())
+
     def close(self) -> None:
         """Ends the worker. May be called twice."""
         with self._lock:
@@ -224,8 +234,7 @@ class Worker:
                 f"{deadline_seconds:g} s{state}{where} and was ended"
             )
             return WorkerHung(self._last_fault)
-        self._given_up = (process, begin)
-        self.given_up_total += 1
+        self._give_up(process, begin)
         found = look(f"{self.source} worker", process.pid, self._monotonic() - begin, self._proc)
         self._failed(f"{found.words()} and does not end on SIGKILL")
         return WorkerHung(f"{self._last_fault}; no second one is started", found)
@@ -238,8 +247,7 @@ class Worker:
         process = line.process
         how = f"spoke nonsense ({error})" if isinstance(error, ValueError) else "ended"
         if not self._wait(process, self._limits.term_seconds) and not self._end(process):
-            self._given_up = (process, self._monotonic())
-            self.given_up_total += 1
+            self._give_up(process, self._monotonic())
         if process.returncode is not None and process.returncode < 0:
             with contextlib.suppress(ValueError):
                 how += f" by {signal.Signals(-process.returncode).name}"
@@ -248,6 +256,10 @@ class Worker:
         said = clip(tail.strip().rpartition("\n")[2], 300)
         self._failed(f"{self.source} worker {how}" + (f": {said}" if said else ""))
         return WorkerEnded(self._last_fault)
+
+    def _give_up(self, process: subprocess.Popen[bytes], since: float) -> None:
+        self._given_up = (process, since)
+        self.given_up_total += 1
 
     def _failed(self, fault: str) -> None:
         self._last_fault = fault
