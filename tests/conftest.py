@@ -1,3 +1,7 @@
 """Fixtures that every folder of tests may use."""
 
-pytest_plugins = ["tests.testbed.slurm.plugin", "tests.testbed.store.fixtures"]
+pytest_plugins = [
+    "tests.testbed.slurm.plugin",
+    "tests.testbed.store.fixtures",
+    "tests.testbed.ib.plugin",
+]
