@@ -1,0 +1,281 @@
+"""The kinds of entity that tocsin keeps features of. Each line names unit and meaning.
+
+XIDs are grouped after NVIDIA's public XID catalogue by what they say about the *part*;
+what should be done about a code is the business of models/rules.py.
+"""
+
+from __future__ import annotations
+
+from models.features.spec import Counter, EntitySpec, Gauge, Group, Peer, Stream
+
+U32 = 2.0**32
+
+# fmt: off
+HARDWARE_XIDS = frozenset({
+    "48", "54", "61", "62", "64", "74", "79", "95", "109", "110", "119", "120",
+    "121", "122", "123", "124", "126", "129", "136", "140", "142", "143", "144", "145",
+    "146", "147", "148", "149", "150", "151", "155", "156", "158", "160",
+})
+# fmt: on
+APPLICATION_XIDS = frozenset({"8", "13", "31", "43", "45", "68", "69", "70"})
+MEMORY_XIDS = frozenset({"48", "63", "64", "92", "94", "95", "140", "160"})
+LINK_XIDS = frozenset({"74", "137", *(str(code) for code in range(144, 151))})
+
+_XID = frozenset({"xid"})
+
+FAILURE = Group(
+    "failure",
+    "failures of this part",
+    frozenset({"xid", "gpu_lost", "slurm_fail"}),
+    frozenset({*HARDWARE_XIDS, "lost", "DOWN", "FAIL"}),
+)
+
+GPU_GROUPS = (
+    FAILURE,
+    Group("memory_xid", "XIDs about GPU memory", _XID, MEMORY_XIDS),
+    Group("link_xid", "XIDs about NVLink", _XID, LINK_XIDS),
+    Group("application_xid", "XIDs that a program causes", _XID, APPLICATION_XIDS),
+    Group("any_xid", "XIDs of any code", _XID),
+    Group("pcie_error", "PCIe errors", frozenset({"aer"})),
+)
+
+GPU = EntitySpec(
+    "gpu",
+    streams=(
+        Stream(
+            "gpu",
+            "gpu",
+            device_tags=("gpu",),
+            prefix="gpu",
+            identity="uuid",
+            presence=True,
+            gauges=(
+                Gauge(
+                    "temperature", "temperature_celsius", "celsius", "GPU temperature", lively=True
+                ),
+                Gauge(
+                    "memory_temperature",
+                    "memory_temperature_celsius",
+                    "celsius",
+                    "memory temperature",
+                ),
+                Gauge("power", "power_watts", "watts", "power draw", lively=True),
+                Gauge("utilization", "utilization_ratio", "ratio", "utilisation", lively=True),
+                Gauge(
+                    "sm_clock",
+                    "sm_clock_hertz",
+                    "ratio",
+                    "SM clock over its maximum",
+                    over="sm_clock_max_hertz",
+                    lively=True,
+                ),
+                Gauge(
+                    "throttle_thermal",
+                    "throttle_hw_thermal",
+                    "ratio",
+                    "share of time slowed down by heat",
+                ),
+                Gauge(
+                    "throttle_slowdown",
+                    "throttle_hw_slowdown",
+                    "ratio",
+                    "share of time in hardware slowdown",
+                ),
+                Gauge("remap_pending", "row_remap_pending", "flag", "row remap pending"),
+                Gauge("remap_failed", "row_remap_failed", "flag", "row remap failed"),
+                Gauge("recovery_action", "recovery_action", "code", "recovery action asked for"),
+                Gauge("nvlinks", "nvlink_links_active", "links", "active NVLinks"),
+                Gauge(
+                    "pcie_width",
+                    "pcie_link_width",
+                    "ratio",
+                    "PCIe width over its maximum",
+                    over="pcie_link_width_max",
+                ),
+                Gauge("lost", "lost", "flag", "the driver calls the GPU lost"),
+            ),
+            counters=(
+                Counter("ecc_corrected", "ecc_corrected_total", "corrected memory errors"),
+                Counter("ecc_uncorrected", "ecc_uncorrected_total", "uncorrected memory errors"),
+                Counter(
+                    "remapped_corrected",
+                    "remapped_rows_corrected_total",
+                    "rows remapped after corrected errors",
+                ),
+                Counter(
+                    "remapped_uncorrected",
+                    "remapped_rows_uncorrected_total",
+                    "rows remapped after uncorrected errors",
+                ),
+                Counter("pcie_replays", "pcie_replays_total", "PCIe replays", wrap=U32),
+                Counter("nvlink_crc", "nvlink_crc_errors_total", "NVLink CRC errors"),
+                Counter("nvlink_replays", "nvlink_replays_total", "NVLink replays"),
+                Counter("nvlink_recoveries", "nvlink_recoveries_total", "NVLink recoveries"),
+            ),
+            peers=(
+                Peer(
+                    "temperature_over_siblings",
+                    "temperature",
+                    "power",
+                    0.15,
+                    5.0,
+                    "celsius",
+                    "temperature above sibling GPUs at like power",
+                ),
+                Peer(
+                    "sm_clock_over_siblings",
+                    "sm_clock",
+                    "utilization",
+                    0.15,
+                    0.05,
+                    "ratio",
+                    "SM clock above sibling GPUs at like utilisation",
+                ),
+                Peer(
+                    "power_over_siblings",
+                    "power",
+                    "utilization",
+                    0.10,
+                    0.05,
+                    "watts",
+                    "power above sibling GPUs at like utilisation",
+                ),
+            ),
+        ),
+    ),
+    groups=GPU_GROUPS,
+    inherit=(
+        "failure.episodes_28d",
+        "failure.episodes_ever",
+        "failure.days_since",
+        "reboots.count_7d",
+        "reboots.age_days",
+        "nvml_up.mean_1h",
+        "nvml_duration.mean_10m",
+    ),
+)
+
+NODE = EntitySpec(
+    "node",
+    streams=(
+        Stream(
+            "host",
+            "host",
+            presence=True,
+            gauges=(
+                Gauge("load", "load_1m", "processes", "load average of a minute"),
+                Gauge("blocked", "blocked_processes", "processes", "blocked processes"),
+                Gauge("readonly", "filesystem_readonly", "flag", "a file system is read-only"),
+                Gauge("pressure_memory", "pressure_memory_ratio", "ratio", "memory pressure"),
+                Gauge("pressure_io", "pressure_io_ratio", "ratio", "I/O pressure"),
+            ),
+            counters=(
+                Counter("edac_corrected", "edac_corrected_total", "corrected main-memory errors"),
+                Counter(
+                    "edac_uncorrected", "edac_uncorrected_total", "uncorrected main-memory errors"
+                ),
+                Counter("mce", "mce_total", "machine-check events"),
+                Counter("oom_kills", "oom_kills_total", "processes killed for want of memory"),
+                Counter("reboots", "boot_time_seconds", "reboots", changes=True),
+            ),
+        ),
+        Stream(
+            "nvml",
+            "source",
+            only=("source", "nvml"),
+            gauges=(
+                Gauge("nvml_up", "up", "ratio", "share of time that the GPU source answers"),
+                Gauge("nvml_duration", "duration_seconds", "seconds", "time NVML takes to answer"),
+            ),
+        ),
+    ),
+    groups=(
+        FAILURE,
+        Group("any_xid", "XIDs of any code", _XID),
+        Group("application_xid", "XIDs that a program causes", _XID, APPLICATION_XIDS),
+        Group("memory_error", "machine-check and EDAC events", frozenset({"mce", "edac"})),
+        Group("hung_task", "hung tasks", frozenset({"hung_task"})),
+        Group("link_event", "network link events", frozenset({"link"})),
+        Group("bmc_event", "entries of the BMC's event log", frozenset({"sel"})),
+        Group("repair", "returns to service", frozenset({"slurm_resume"})),
+    ),
+    gather=(
+        "temperature_over_siblings.mean_1h",
+        "temperature_over_siblings.mean_1d",
+        "ecc_corrected.count_1d",
+        "remapped_uncorrected.count_7d",
+        "nvlink_crc.count_1d",
+        "throttle_thermal.mean_1h",
+        "presence.frozen_seconds",
+        "presence.vanished_fields",
+        "presence.losses_28d",
+        "presence.behind_node_seconds",
+    ),
+)
+
+LINK = EntitySpec(
+    "link",
+    streams=(
+        Stream(
+            "ib_port",
+            "ib_port",
+            device_tags=("device", "port"),
+            presence=True,
+            gauges=(
+                Gauge("link_state", "state", "code", "port state (4 = active)"),
+                Gauge("link_rate", "rate_bits_per_second", "bits per second", "link rate"),
+                Gauge(
+                    "optic_temperature",
+                    "transceiver_temperature_celsius",
+                    "celsius",
+                    "transceiver temperature",
+                ),
+            ),
+            counters=(
+                Counter("symbol_errors", "symbol_errors_total", "symbol errors", wrap=U32),
+                Counter("link_recoveries", "link_recoveries_total", "link recoveries"),
+                Counter("link_downs", "link_downs_total", "times the link went down"),
+                Counter("receive_errors", "receive_errors_total", "receive errors"),
+            ),
+        ),
+    ),
+    groups=(Group("link_event", "link events of this port", frozenset({"link"})),),
+)
+
+CHASSIS = EntitySpec(
+    "chassis",
+    streams=(
+        Stream(
+            "bmc",
+            "bmc",
+            device_tags=("sensor",),
+            presence=True,
+            gauges=(
+                Gauge("sensor", "value", "as the sensor", "the sensor's value"),
+                Gauge("sensor_critical", "critical", "flag", "the BMC calls the sensor critical"),
+                Gauge("sensor_present", "present", "flag", "the part is present"),
+            ),
+        ),
+    ),
+)
+
+DISK = EntitySpec(
+    "disk",
+    streams=(
+        Stream(
+            "disk",
+            "disk",
+            device_tags=("device",),
+            presence=True,
+            gauges=(
+                Gauge("critical_warning", "critical_warning", "flags", "NVMe critical warning"),
+                Gauge("spare", "available_spare_ratio", "ratio", "spare blocks left"),
+                Gauge("wear", "percentage_used_ratio", "ratio", "wear"),
+                Gauge("disk_temperature", "temperature_celsius", "celsius", "disk temperature"),
+            ),
+            counters=(Counter("media_errors", "media_errors_total", "media errors"),),
+        ),
+    ),
+)
+
+CATALOGUE: tuple[EntitySpec, ...] = (GPU, NODE, LINK, CHASSIS, DISK)

@@ -1,0 +1,317 @@
+"""The engine: samples in, features out, at fixed memory per entity.
+
+``observe`` only sorts samples into queues; they are worked off in large vectorised steps
+when a queue is long or a frame is asked for. How calls are cut does not change a bit of
+the result, so long as all readings of a node at one time come in one call (an agent sends
+them so). Readings older than the newest one of their entity are counted and left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import repeat
+
+import numpy as np
+
+from collectors.sample import Sample, Tags
+from models.features import checkpoint
+from models.features.arrays import Floats, Rows, Times
+from models.features.catalogue import CATALOGUE
+from models.features.frame import FeatureFrame, KindFrame
+from models.features.registry import features
+from models.features.spec import DAY
+from models.features.table import EntityTable, StreamState
+from models.voices import Entity
+
+QUEUE_LIMIT = 20_000  # samples; bounds memory between two frames
+STALE_NS = int(14 * DAY * 1e9)  # an entity not heard for so long is left out of frames
+REMEMBERED_EVENTS = 8192
+
+_INVENTORY = re.compile(r"\bgpu=(\d+)")
+_PCI = re.compile(r"^(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.[0-7])?$")
+
+
+class FeatureEngine:
+    """Features of every entity that samples speak of. Not thread-safe: one caller."""
+
+    def __init__(self) -> None:
+        self.tables = {spec.kind: EntityTable(spec) for spec in CATALOGUE}
+        self._streams: dict[str, list[tuple[EntityTable, StreamState]]] = {}
+        for table in self.tables.values():
+            for state in table.streams.values():
+                self._streams.setdefault(state.stream.measurement, []).append((table, state))
+        self._queue: dict[str, list[tuple[Sequence[Sample], int]]] = {}
+        self._queued = 0
+        self.late_readings = 0
+        self.repeated_events = 0
+        self.gpu_at: dict[tuple[str, str], str] = {}  # (node, PCI address) -> device
+        self._known_events: dict[tuple[Tags, int], None] = {}
+
+    # Samples in ------------------------------------------------------------------------
+
+    def observe(self, samples: Sequence[Sample], arrival_ns: int) -> None:
+        """Takes readings and events of any measurement; what is not ours is passed over."""
+        sorted_out: dict[str, list[Sample]] = {}
+        for one in samples:
+            name = one.measurement
+            if name in self._streams:
+                for table, state in self._streams[name]:
+                    if one.tags not in state.row_of:
+                        table.resolve(state, one.tags, self.flush)
+                sorted_out.setdefault(name, []).append(one)
+            elif name == "event":
+                self._event(one)
+            elif name == "slurm_event":
+                self._slurm_event(one)
+        for name, some in sorted_out.items():
+            self._queue.setdefault(name, []).append((some, arrival_ns))
+            self._queued += len(some)
+        if self._queued >= QUEUE_LIMIT:
+            self.flush()
+
+    def observe_columns(
+        self,
+        measurement: str,
+        tags: Sequence[Tags],
+        times_ns: Times,
+        fields: Mapping[str, Floats],
+    ) -> None:
+        """The same for a columnar history: reading i has tags[i], times_ns[i], fields[..][i].
+
+        Arrival is taken as the reading's own time, for a history does not know it.
+        """
+        self.flush()
+        count = len(tags)
+        for table, state in self._streams.get(measurement, []):
+            found = (table.resolve(state, one, _nothing) for one in tags)
+            rows = np.fromiter(found, np.int64, count)
+            x = np.full((count, len(state.fields)), np.nan)
+            for index, name in enumerate(state.fields):
+                if name in fields:
+                    x[:, index] = fields[name]
+            self._update(table, state, rows, times_ns, times_ns, x)
+
+    def flush(self) -> None:
+        """Works off the queues."""
+        queue, self._queue, self._queued = self._queue, {}, 0
+        for name, batches in queue.items():
+            samples = [one for batch, _ in batches for one in batch]
+            arrivals = np.array([at for batch, at in batches for _ in repeat(0, len(batch))])
+            times = np.array([one.time_ns for one in samples], np.int64)
+            for table, state in self._streams[name]:
+                rows = np.array([state.row_of.get(one.tags, -1) for one in samples], np.int64)
+                columns = [_numbers(samples, field) for field in state.fields]
+                self._update(table, state, rows, times, arrivals, np.stack(columns, axis=1))
+
+    def _update(
+        self,
+        table: EntityTable,
+        state: StreamState,
+        rows: Rows,
+        times: Times,
+        arrivals: Times,
+        x: Floats,
+    ) -> None:
+        """Cuts readings into slices (one node, one time) and applies them in order of time."""
+        ours = rows >= 0
+        if state.presence is not None:
+            late = ours & (times <= state.presence.last_ns(np.maximum(rows, 0)))
+            self.late_readings += int(late.sum())
+            ours &= ~late
+        if not ours.all():
+            rows, times, arrivals, x = rows[ours], times[ours], arrivals[ours], x[ours]
+        if not len(rows):
+            return
+        nodes = table.node_rows[rows]
+        order = np.lexsort((np.arange(len(rows)), rows, times, nodes))
+        nodes, slot, when = nodes[order], rows[order], times[order]
+        fresh = np.ones(len(order), bool)  # not a second reading of the same row and time
+        fresh[1:] = (slot[1:] != slot[:-1]) | (when[1:] != when[:-1])
+        new_node = np.ones(len(order), bool)
+        new_node[1:] = nodes[1:] != nodes[:-1]
+        new_slice = new_node.copy()
+        new_slice[1:] |= when[1:] != when[:-1]
+        number = np.cumsum(new_slice) - 1
+        first_of_node = np.maximum.accumulate(np.where(new_node, number, 0))
+        rank = number - first_of_node
+        for index in range(int(rank.max()) + 1):
+            picked = order[(rank == index) & fresh]
+            table.update(state, rows[picked], times[picked], arrivals[picked], x[picked])
+
+    # Events in -------------------------------------------------------------------------
+
+    def _event(self, one: Sample) -> None:
+        node, kind, code = one.tag("node"), one.tag("kind"), one.tag("code")
+        if not node:
+            return
+        device = one.text("device")
+        if kind == "inventory":
+            found = _INVENTORY.search(one.text("text"))
+            if code == "gpu" and found:
+                self.gpu_at[node, address(device)] = f"gpu{int(found.group(1))}"
+            return
+        if self._is_repeat(one):
+            return
+        if kind == "gpu_lost":
+            code = "lost"
+        self._count(Entity("node", node), kind, code, one.time_ns)
+        gpu = device if device.startswith("gpu") else self.gpu_at.get((node, address(device)))
+        if gpu:
+            self._count(Entity("gpu", node, gpu), kind, code, one.time_ns)
+        elif kind == "link" and device:
+            self._count(Entity("link", node, device), kind, code, one.time_ns)
+
+    def _slurm_event(self, one: Sample) -> None:
+        node = one.tag("node")
+        state = (one.text("to") or one.text("state")).upper()
+        if not node or self._is_repeat(one):
+            return
+        planned = one.text("reason").lower().startswith("planned")
+        if state.startswith(("DOWN", "FAIL", "NODE_FAIL")) and not planned:
+            self._count(Entity("node", node), "slurm_fail", "DOWN", one.time_ns)
+        elif state.startswith("RESUME"):
+            self._count(Entity("node", node), "slurm_resume", "RESUME", one.time_ns)
+
+    def _count(self, entity: Entity, kind: str, code: str, time_ns: int) -> None:
+        table = self.tables[entity.kind]
+        table.happenings.add(table.row(entity), kind, code, time_ns)
+
+    def _is_repeat(self, one: Sample) -> bool:
+        """Whether this very event was heard before (a spool sends again what was sent)."""
+        key = (one.tags, one.time_ns)
+        if key in self._known_events:
+            self.repeated_events += 1
+            return True
+        self._known_events[key] = None
+        if len(self._known_events) > REMEMBERED_EVENTS:
+            del self._known_events[next(iter(self._known_events))]
+        return False
+
+    # Features out ----------------------------------------------------------------------
+
+    def frame(self, now_ns: int, kinds: Sequence[str] | None = None) -> FeatureFrame:
+        """The features of all entities at ``now_ns``, of all kinds that have any.
+
+        Asking changes nothing: two frames at one time are equal, and a frame leaves no
+        trace in later ones.
+        """
+        self.flush()
+        wanted = [name for name in self.tables if kinds is None or name in kinds]
+        needed = set(wanted)
+        for name in wanted:
+            needed |= {"node"} if self.tables[name].spec.inherit else set()
+            needed |= {"gpu"} if self.tables[name].spec.gather else set()
+        own = {name: dict(self.tables[name].features(now_ns)) for name in needed}
+        result = {}
+        for name in wanted:
+            table = self.tables[name]
+            if len(table):
+                result[name] = self._kind_frame(table, own, now_ns)
+        return FeatureFrame(now_ns, result)
+
+    def _kind_frame(
+        self, table: EntityTable, own: dict[str, dict[str, Floats]], now_ns: int
+    ) -> KindFrame:
+        spec = table.spec
+        columns = dict(own[spec.kind])
+        node_names = list(table.nodes)
+        if spec.inherit:
+            rows_of = self.tables["node"].rows
+            rows = np.array([rows_of.get(Entity("node", name), -1) for name in node_names])
+            for name in spec.inherit:
+                columns[f"node.{name}"] = _looked_up(own["node"][name], rows)[table.node_rows]
+        if spec.gather:
+            columns |= self._gathered(table, own["gpu"])
+        names = tuple(one.name for one in features(spec.kind))
+        alive = np.flatnonzero(now_ns - table.heard_ns() <= STALE_NS)
+        values = np.empty((len(alive), len(names)), np.float32)
+        for index, name in enumerate(names):
+            values[:, index] = columns[name][alive]
+        whole = len(alive) == len(table)
+        entities = table.entities if whole else [table.entities[i] for i in alive.tolist()]
+        return KindFrame(
+            spec.kind,
+            list(entities),
+            names,
+            values,
+            tuple(node_names),
+            table.node_rows[alive],
+        )
+
+    def _gathered(self, table: EntityTable, gpu: dict[str, Floats]) -> dict[str, Floats]:
+        """The largest value among a node's GPUs, for each gathered feature."""
+        gpus = self.tables["gpu"]
+        columns: dict[str, Floats] = {}
+        names = [entity.node for entity in table.entities]
+        rows = np.array([gpus.nodes.get(name, -1) for name in names], np.int64)
+        for name in table.spec.gather:
+            worst = np.full(len(gpus.nodes), -np.inf)
+            if len(gpus):
+                values = gpu[name]
+                np.maximum.at(worst, gpus.node_rows, np.where(np.isnan(values), -np.inf, values))
+            worst[np.isinf(worst)] = np.nan
+            columns[f"gpu_max.{name}"] = _looked_up(worst, rows)
+        return columns
+
+    # Checkpoint ------------------------------------------------------------------------
+
+    def dump(self) -> bytes:
+        """The whole state, exactly; see models/features/checkpoint.py for the format."""
+        self.flush()
+        known = [[list(map(list, tags)), time_ns] for tags, time_ns in self._known_events]
+        extra = {
+            "gpu_at": [[node, pci, device] for (node, pci), device in self.gpu_at.items()],
+            "known_events": known,
+            "late_readings": self.late_readings,
+            "repeated_events": self.repeated_events,
+        }
+        return checkpoint.dump(self.tables, extra)
+
+    def load(self, saved: bytes) -> None:
+        """Takes back what :meth:`dump` gave. Raises ValueError when it does not fit."""
+        fresh = FeatureEngine()
+        extra = checkpoint.load(saved, fresh.tables)
+        fresh.gpu_at = {(node, pci): device for node, pci, device in extra["gpu_at"]}
+        fresh._known_events = {
+            (tuple((name, value) for name, value in tags), time_ns): None
+            for tags, time_ns in extra["known_events"]
+        }
+        fresh.late_readings = int(extra["late_readings"])
+        fresh.repeated_events = int(extra["repeated_events"])
+        self.__dict__ = fresh.__dict__
+
+
+def address(text: str) -> str:
+    """A PCI address as tocsin writes it: lower case, 4-digit domain, no function.
+
+    >>> address("00000000:9B:00.0")
+    '0000:9b:00'
+    """
+    found = _PCI.match(text.lower())
+    if not found:
+        return text.lower()
+    domain = int(found.group(1) or "0", 16)
+    return f"{domain:04x}:{found.group(2)}:{found.group(3)}"
+
+
+def _nothing() -> None:
+    """Nothing waits when a columnar history is read."""
+
+
+def _numbers(samples: list[Sample], name: str) -> Floats:
+    """One field of all samples as float64, NaN where it is missing or no number."""
+    values = [one.fields.get(name) for one in samples]
+    try:
+        return np.array(values, np.float64)  # None becomes NaN
+    except (TypeError, ValueError):
+        return np.array(
+            [value if isinstance(value, float | int) else np.nan for value in values], np.float64
+        )
+
+
+def _looked_up(values: Floats, rows: Rows) -> Floats:
+    """values[rows], NaN where a row is -1."""
+    if not len(values):
+        return np.full(len(rows), np.nan)
+    return np.where(rows >= 0, values[np.maximum(rows, 0)], np.nan)

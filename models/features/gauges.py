@@ -1,0 +1,97 @@
+"""Decayed mean, spread and trend of levels, by time and not by count of readings.
+
+With the weight g = 1 - exp(-dt/h) of a reading that came dt after the one before it, and
+all older weights decayed by exp(-dt/h), mean and sum of squares are updated in place
+(West 1979, "Updating mean and variance estimates: an improved method", with decay).
+The trend needs no state: under a steady slope b an exponential mean of horizon h lags the
+level by b*h, so two horizons give b = (mean_short - mean_long) / (h_long - h_short).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from models.features.arrays import NEVER_NS, Arrays, Floats, Rows, Times
+from models.features.spec import GAUGE_HORIZONS, MINUTE
+
+NAMES = tuple(GAUGE_HORIZONS)
+HORIZONS = np.array(list(GAUGE_HORIZONS.values()))
+
+
+class Gauges:
+    """State for ``names``: arrays [rows, gauges] and [rows, gauges, horizons]."""
+
+    def __init__(self, arrays: Arrays, prefix: str, names: Sequence[str]) -> None:
+        self.arrays = arrays
+        self.prefix = prefix
+        self.names = tuple(names)
+        count, horizons = len(self.names), len(HORIZONS)
+        arrays.add(f"{prefix}.value", (count,), np.nan)
+        arrays.add(f"{prefix}.seen_ns", (count,), NEVER_NS, np.int64)
+        for name in ("mean", "square", "weight"):
+            arrays.add(f"{prefix}.{name}", (count, horizons), 0.0)
+
+    def update(self, rows: Rows, times_ns: Times, values: Floats) -> None:
+        """One reading per row, rows all different: values [n, gauges], NaN = not read."""
+        if not self.names:
+            return
+        arrays, prefix = self.arrays, self.prefix
+        read = ~np.isnan(values)
+        seen = arrays[f"{prefix}.seen_ns"][rows]
+        first = seen == NEVER_NS
+        dt = np.where(first, MINUTE, (times_ns[:, None] - seen) / 1e9)
+        if bool((dt == dt[:, :1]).all()):
+            dt = np.ascontiguousarray(dt[:, :1])  # one time for all gauges: fewer exponentials
+        decay = np.exp(-dt[:, :, None] / HORIZONS)
+        gain = 1.0 - decay
+        mean = arrays[f"{prefix}.mean"][rows]
+        square = arrays[f"{prefix}.square"][rows]
+        weight = arrays[f"{prefix}.weight"][rows]
+        known = np.where(read, values, 0.0)[:, :, None]
+        new_weight = weight * decay + gain
+        delta = known - mean
+        new_mean = mean + gain / new_weight * delta
+        new_square = square * decay + gain * delta * (known - new_mean)
+        keep = ~read[:, :, None]
+        arrays[f"{prefix}.mean"][rows] = np.where(keep, mean, new_mean)
+        arrays[f"{prefix}.square"][rows] = np.where(keep, square, new_square)
+        arrays[f"{prefix}.weight"][rows] = np.where(keep, weight, new_weight)
+        arrays[f"{prefix}.seen_ns"][rows] = np.where(read, times_ns[:, None], seen)
+        old = arrays[f"{prefix}.value"][rows]
+        arrays[f"{prefix}.value"][rows] = np.where(read, values, old)
+
+    def features(self, rows: int, last_ns: Times) -> Iterator[tuple[str, Floats]]:
+        """(suffix, [rows, gauges]) for each statistic. ``last_ns``: each row's last reading."""
+        arrays, prefix = self.arrays, self.prefix
+        seen = arrays[f"{prefix}.seen_ns"][:rows]
+        never = seen == NEVER_NS
+        fresh = (seen >= last_ns[:, None]) & ~never
+        yield "now", np.where(fresh, arrays[f"{prefix}.value"][:rows], np.nan)
+        mean = np.where(never[:, :, None], np.nan, arrays[f"{prefix}.mean"][:rows])
+        weight = arrays[f"{prefix}.weight"][:rows]
+        safe = np.where(weight > 0, weight, 1.0)
+        spread = np.sqrt(np.maximum(arrays[f"{prefix}.square"][:rows], 0.0) / safe)
+        for index in (0, 1, 3):
+            yield f"mean_{NAMES[index]}", mean[:, :, index]
+        for index in (1, 3):
+            yield f"spread_{NAMES[index]}", np.where(never, np.nan, spread[:, :, index])
+        hour = 3600.0
+        for short, long in ((0, 1), (1, 2), (2, 3)):
+            slope = (mean[:, :, short] - mean[:, :, long]) / (HORIZONS[long] - HORIZONS[short])
+            yield f"trend_{NAMES[long]}", slope * hour
+
+
+# What each statistic of a gauge is called in words; {what} and {unit} are the gauge's.
+WORDS: dict[str, tuple[str, str]] = {
+    "now": ("{what} now", "{unit}"),
+    "mean_10m": ("{what}, mean of about 10 minutes", "{unit}"),
+    "mean_1h": ("{what}, mean of about an hour", "{unit}"),
+    "mean_1d": ("{what}, mean of about a day", "{unit}"),
+    "spread_1h": ("{what}, spread over about an hour", "{unit}"),
+    "spread_1d": ("{what}, spread over about a day", "{unit}"),
+    "trend_1h": ("{what}, trend over about an hour", "{unit} per hour"),
+    "trend_6h": ("{what}, trend over about 6 hours", "{unit} per hour"),
+    "trend_1d": ("{what}, trend over about a day", "{unit} per hour"),
+}
