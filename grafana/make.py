@@ -1,0 +1,473 @@
+"""The dashboards as code: ``python grafana/make.py`` writes ``grafana/dashboards/*.json``.
+
+Grafana's JSON says the same thing many times over; here each panel is one line. All queries
+are InfluxQL, the one language that InfluxDB 1, 2 and 3 share.
+"""
+
+# Queries are fixed text, made of names in this file; a query is read best on one line.
+# ruff: noqa: S608, E501
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+Panel = dict[str, Any]
+
+HERE = Path(__file__).parent
+SOURCE = {"type": "influxdb", "uid": "${datasource}"}
+NODE = '"node" =~ /^$node$/'
+
+# Safe for the common kinds of colour blindness; the page uses the same hues.
+BLUE, ORANGE, RED, PURPLE, GREEN, GREY = (
+    "#4f9bd3", "#e69f00", "#d55e00", "#a06cd5", "#1b9e77", "#8d99a8",
+)  # fmt: skip
+
+
+def target(query: str, alias: str = "", *, table: bool = False) -> Panel:
+    """One InfluxQL query of a panel."""
+    made: Panel = {
+        "datasource": SOURCE,
+        "query": query,
+        "rawQuery": True,
+        "resultFormat": "table" if table else "time_series",
+    }
+    if alias:
+        made["alias"] = alias
+    return made
+
+
+def panel(
+    kind: str,
+    title: str,
+    width: int,
+    height: int,
+    targets: Sequence[Panel],
+    *,
+    unit: str = "short",
+    about: str = "",
+    **defaults: Any,
+) -> Panel:
+    """One panel; its place is given by ``board``."""
+    letters = "ABCDEFGH"
+    made: Panel = {
+        "type": kind,
+        "title": title,
+        "description": about,
+        "datasource": SOURCE,
+        "gridPos": {"w": width, "h": height},
+        "targets": [{**one, "refId": letters[i]} for i, one in enumerate(targets)],
+        "fieldConfig": {"defaults": {"unit": unit, **defaults}, "overrides": []},
+        "options": {},
+    }
+    return made
+
+
+def stat(
+    title: str,
+    query: str,
+    *,
+    unit: str = "short",
+    steps: Sequence[tuple[Any, str]] = (),
+    **more: Any,
+) -> Panel:
+    """One figure. ``steps`` are (from, colour)."""
+    made = panel("stat", title, 4, 4, [target(query)], unit=unit, **more)
+    made["fieldConfig"]["defaults"]["thresholds"] = {
+        "mode": "absolute",
+        "steps": [{"color": color, "value": at} for at, color in steps or ((None, BLUE),)],
+    }
+    made["options"] = {
+        "colorMode": "value",
+        "graphMode": "none",
+        "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+    }
+    return made
+
+
+def lines(
+    title: str, *queries: tuple[str, str], unit: str = "short", width: int = 8, **more: Any
+) -> Panel:
+    """A chart over time. ``queries`` are (query, alias)."""
+    made = panel(
+        "timeseries", title, width, 7, [target(q, a) for q, a in queries], unit=unit, **more
+    )
+    made["fieldConfig"]["defaults"]["custom"] = {
+        "lineWidth": 1,
+        "fillOpacity": 4,
+        "showPoints": "never",
+        "spanNulls": False,  # a gap is a reading that is missing; it is not bridged
+    }
+    made["options"] = {
+        "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
+        "tooltip": {"mode": "multi", "sort": "desc"},
+    }
+    return made
+
+
+def rows(title: str, query: str, *, width: int = 12, height: int = 9, **more: Any) -> Panel:
+    """A table."""
+    made = panel("table", title, width, height, [target(query, table=True)], **more)
+    made["options"] = {"showHeader": True, "cellHeight": "sm"}
+    return made
+
+
+def variable(name: str, query: str, *, every: bool) -> Panel:
+    """A choice above the dashboard, filled by an InfluxQL SHOW TAG VALUES."""
+    return {
+        "name": name,
+        "type": "query",
+        "label": name.replace("_", " "),
+        "datasource": SOURCE,
+        "query": query,
+        "definition": query,
+        "refresh": 2,
+        "sort": 7,  # natural: gpu2 before gpu10
+        "multi": every,
+        "includeAll": every,
+        "allValue": ".*" if every else None,
+        "current": {"text": "All", "value": "$__all"} if every else {},
+        "options": [],
+    }
+
+
+def decisions_as_annotations(where: str = "") -> Panel:
+    """Drains as marks on every chart."""
+    more = f" AND {where}" if where else ""
+    query = f'SELECT "reason", "action" FROM "decision" WHERE $timeFilter{more} AND "action" = \'drain\''
+    return {
+        "name": "drains",
+        "datasource": SOURCE,
+        "enable": True,
+        "iconColor": PURPLE,
+        "query": query,
+        "textColumn": "reason",
+        "tagsColumn": "action",
+        "target": {"query": query, "rawQuery": True, "resultFormat": "table", "refId": "drains"},
+    }
+
+
+def board(
+    uid: str,
+    title: str,
+    panels: Sequence[Panel],
+    variables: Sequence[Panel] = (),
+    annotations: Sequence[Panel] = (),
+    since: str = "now-6h",
+) -> Panel:
+    """A dashboard; panels flow from left to right over 24 columns."""
+    x = y = tallest = 0
+    placed = []
+    for number, one in enumerate(panels, 1):
+        width, height = one["gridPos"]["w"], one["gridPos"]["h"]
+        if x + width > 24:
+            x, y, tallest = 0, y + tallest, 0
+        placed.append({**one, "id": number, "gridPos": {"x": x, "y": y, "w": width, "h": height}})
+        x, tallest = x + width, max(tallest, height)
+    source = {
+        "name": "datasource",
+        "type": "datasource",
+        "label": "store",
+        "query": "influxdb",
+        "current": {},
+        "options": [],
+        "refresh": 1,
+    }
+    return {
+        "uid": uid,
+        "title": title,
+        "tags": ["tocsin"],
+        "schemaVersion": 39,
+        "version": 1,
+        "editable": True,
+        "graphTooltip": 1,
+        "refresh": "30s",
+        "time": {"from": since, "to": "now"},
+        "timezone": "utc",
+        "links": [
+            {"type": "dashboards", "tags": ["tocsin"], "title": "tocsin", "asDropdown": True,
+             "includeVars": True, "keepTime": True},
+        ],
+        "templating": {"list": [source, *variables]},
+        "annotations": {"list": list(annotations)},
+        "panels": placed,
+    }  # fmt: skip
+
+
+def newest(field: str, measurement: str, by: str, where: str = "") -> str:
+    """The newest value of each series, as a subquery."""
+    more = f" AND {where}" if where else ""
+    return (
+        f'SELECT last("{field}") AS "{field}" FROM "{measurement}" '
+        f"WHERE $timeFilter{more} GROUP BY {by}"
+    )
+
+
+def total_now(field: str, measurement: str, by: str) -> str:
+    """The sum over the fleet of each series' newest value."""
+    return f'SELECT sum("{field}") FROM ({newest(field, measurement, by)})'
+
+
+def total(field: str, measurement: str, by: str) -> str:
+    """The same over time. A series that is silent keeps its value for one interval only."""
+    return (
+        f'SELECT sum("{field}") FROM (SELECT last("{field}") AS "{field}" FROM "{measurement}" '
+        f"WHERE $timeFilter GROUP BY time($__interval), {by}) "
+        "WHERE $timeFilter GROUP BY time($__interval) fill(none)"
+    )
+
+
+def over_time(expression: str, measurement: str, by: str = "", where: str = "") -> str:
+    """An aggregate per interval and, if given, per tag."""
+    more = f" AND {where}" if where else ""
+    tags = f", {by}" if by else ""
+    return (
+        f'SELECT {expression} FROM "{measurement}" WHERE $timeFilter{more} '
+        f"GROUP BY time($__interval){tags} fill(null)"
+    )
+
+
+def growth(field: str, measurement: str, by: str, where: str = "") -> str:
+    """How much a counter grew per interval; a reset counts as nothing."""
+    return over_time(f'non_negative_difference(last("{field}"))', measurement, by, where)
+
+
+GPU = '"node", "gpu", "uuid"'
+PARTS = '"node", "component"'
+SOURCES = '"node", "source"'
+GPU_WHERE = f'{NODE} AND "gpu" =~ /^$gpu$/'
+ALARM = ((None, GREEN), (1, RED))
+
+
+def fleet() -> Panel:
+    """The whole fleet on one page."""
+    share = (
+        'SELECT sum("held") / sum("all") FROM (SELECT last("gpus_allocated") AS "held", '
+        'last("gpus_configured") AS "all" FROM "slurm_node" WHERE $timeFilter GROUP BY "node")'
+    )
+    events = over_time('count("severity")', "event", '"kind"', '"severity" >= 2')
+    return board(
+        "tocsin-fleet",
+        "tocsin: fleet",
+        [
+            stat("GPUs held by jobs", share, unit="percentunit"),
+            stat("nodes drained", total_now("drain", "slurm_node", '"node"'),
+                 steps=((None, GREEN), (1, PURPLE))),
+            stat("nodes down", total_now("down", "slurm_node", '"node"'), steps=ALARM),
+            stat("GPUs lost", total_now("lost", "gpu", GPU), steps=ALARM),
+            stat("highest risk", 'SELECT max("probability") FROM '
+                 f'({newest("probability", "risk", PARTS)})',
+                 unit="percentunit", steps=((None, GREEN), (0.2, ORANGE), (0.5, RED)),
+                 about="probability of a failure within the horizon"),
+            stat("power", total_now("power_watts", "gpu", GPU), unit="watt"),
+            lines("nodes by state", *((total(state, "slurm_node", '"node"'), state)
+                  for state in ("allocated", "mixed", "idle", "drain", "down")), width=12),
+            lines("GPU temperature over the fleet",
+                  (over_time('percentile("temperature_celsius", 50)', "gpu"), "median"),
+                  (over_time('percentile("temperature_celsius", 99)', "gpu"), "99th percentile"),
+                  (over_time('max("temperature_celsius")', "gpu"), "hottest"),
+                  unit="celsius", width=12),
+            lines("errors and critical events", (events, "$tag_kind"), width=12,
+                  about="severity error or critical, by kind"),
+            lines("GPU utilisation and power",
+                  (over_time('mean("utilization_ratio")', "gpu"), "mean utilisation"),
+                  unit="percentunit", width=6),
+            lines("power of all GPUs", (total("power_watts", "gpu", GPU), "GPUs"), unit="watt",
+                  width=6),
+            rows("riskiest parts", 'SELECT last("probability") AS "probability", "model" FROM "risk" '
+                 'WHERE $timeFilter GROUP BY "node", "component"',
+                 about="sort by probability; a click on a column's head does it"),
+            rows("XIDs", 'SELECT "node", "code", "device", "text" FROM "event" WHERE $timeFilter AND '
+                 '("kind" = \'xid\' OR "kind" = \'sxid\') ORDER BY time DESC LIMIT 200'),
+        ],
+        annotations=[decisions_as_annotations()],
+    )  # fmt: skip
+
+
+def node() -> Panel:
+    """One node: GPUs, links, chassis, host."""
+    name = "gpu $tag_gpu"
+
+    def gpu(field: str, function: str = "mean") -> tuple[str, str]:
+        return over_time(f'{function}("{field}")', "gpu", '"gpu"', GPU_WHERE), name
+
+    def grew(field: str, alias: str = name) -> tuple[str, str]:
+        return growth(field, "gpu", '"gpu"', GPU_WHERE), alias
+
+    def port(field: str) -> tuple[str, str]:
+        return growth(field, "ib_port", '"device", "port"', NODE), "$tag_device/$tag_port " + field
+
+    def sensor(kind: str) -> tuple[str, str]:
+        where = f"{NODE} AND \"kind\" = '{kind}'"
+        return over_time('mean("value")', "bmc", '"sensor"', where), "$tag_sensor"
+
+    return board(
+        "tocsin-node",
+        "tocsin: node and GPUs",
+        [
+            stat("risk", f'SELECT max("probability") FROM "risk" WHERE $timeFilter AND {NODE}',
+                 unit="percentunit", steps=((None, GREEN), (0.2, ORANGE), (0.5, RED)),
+                 about="highest within the time shown"),
+            stat("drained", f'SELECT last("drain") FROM "slurm_node" WHERE $timeFilter AND {NODE}',
+                 steps=((None, GREEN), (1, PURPLE))),
+            stat("GPUs held by jobs", 'SELECT last("gpus_allocated") FROM "slurm_node" WHERE '
+                 f"$timeFilter AND {NODE}"),
+            stat("sources down", 'SELECT count("up") FROM (SELECT last("up") AS "up" FROM "source" '
+                 f'WHERE $timeFilter AND {NODE} GROUP BY "source") WHERE "up" = 0', steps=ALARM),
+            stat("GPUs lost", 'SELECT sum("lost") FROM (SELECT last("lost") AS "lost" FROM "gpu" '
+                 f'WHERE $timeFilter AND {NODE} GROUP BY "gpu", "uuid")', steps=ALARM),
+            stat("booted", f'SELECT last("boot_time_seconds") * 1000 FROM "host" WHERE $timeFilter '
+                 f"AND {NODE}", unit="dateTimeFromNow"),
+            lines("temperature", gpu("temperature_celsius"), unit="celsius"),
+            lines("memory temperature", gpu("memory_temperature_celsius"), unit="celsius"),
+            lines("power", gpu("power_watts"), unit="watt"),
+            lines("utilisation", gpu("utilization_ratio"), unit="percentunit"),
+            lines("SM clock", gpu("sm_clock_hertz"), unit="hertz"),
+            lines("memory used", gpu("memory_used_bytes"), unit="bytes"),
+            lines("corrected ECC errors", grew("ecc_corrected_total")),
+            lines("uncorrected ECC errors", grew("ecc_uncorrected_total")),
+            lines("remapped rows",
+                  grew("remapped_rows_corrected_total", name + " corrected"),
+                  grew("remapped_rows_uncorrected_total", name + " uncorrected"),
+                  (over_time('max("row_remap_failed")', "gpu", '"gpu"', GPU_WHERE), name + " failed")),
+            lines("NVLink errors", grew("nvlink_crc_errors_total", name + " CRC"),
+                  grew("nvlink_replays_total", name + " replays"),
+                  grew("nvlink_recoveries_total", name + " recoveries")),
+            lines("PCIe width and replays", gpu("pcie_link_width", "min"),
+                  grew("pcie_replays_total", name + " replays")),
+            lines("throttled by hardware or heat",
+                  (over_time('max("throttle_hw_slowdown")', "gpu", '"gpu"', GPU_WHERE), name + " slowdown"),
+                  (over_time('max("throttle_hw_thermal")', "gpu", '"gpu"', GPU_WHERE), name + " heat")),
+            lines("InfiniBand errors", *map(port, ("symbol_errors_total", "link_downs_total",
+                  "link_recoveries_total", "receive_errors_total", "transmit_discards_total"))),
+            lines("InfiniBand traffic", *map(port, ("receive_bytes_total", "transmit_bytes_total")),
+                  unit="bytes"),
+            lines("InfiniBand rate", (over_time('min("rate_bits_per_second")', "ib_port",
+                  '"device", "port"', NODE), "$tag_device/$tag_port"), unit="bps"),
+            lines("chassis temperatures", sensor("celsius"), unit="celsius"),
+            lines("fans", sensor("rpm"), unit="rotrpm"),
+            lines("chassis power", sensor("watts"), unit="watt"),
+            lines("memory errors of the host",
+                  (growth("edac_corrected_total", "host", '"node"', NODE), "corrected"),
+                  (growth("edac_uncorrected_total", "host", '"node"', NODE), "uncorrected"),
+                  (growth("mce_total", "host", '"node"', NODE), "machine checks")),
+            lines("load and blocked processes",
+                  (over_time('mean("load_1m")', "host", "", NODE), "load"),
+                  (over_time('max("blocked_processes")', "host", "", NODE), "blocked")),
+            lines("disks", (growth("media_errors_total", "disk", '"device"', NODE),
+                  "$tag_device media errors"),
+                  (over_time('max("critical_warning")', "disk", '"device"', NODE),
+                  "$tag_device critical warning")),
+            rows("events", 'SELECT "kind", "code", "severity", "device", "text" FROM "event" WHERE '
+                 f"$timeFilter AND {NODE} AND \"kind\" != 'inventory' ORDER BY time DESC LIMIT 500",
+                 width=24),
+        ],
+        [
+            variable("node", 'SHOW TAG VALUES FROM "source" WITH KEY = "node"', every=False),
+            variable("gpu", 'SHOW TAG VALUES FROM "gpu" WITH KEY = "gpu" WHERE "node" =~ /^$node$/',
+                     every=True),
+        ],
+        [decisions_as_annotations(NODE)],
+    )  # fmt: skip
+
+
+def drains() -> Panel:
+    """Every decision with its reason, score and guard, beside what Slurm did."""
+    return board(
+        "tocsin-drains",
+        "tocsin: drains and decisions",
+        [
+            stat("drains", 'SELECT count("id") FROM "decision" WHERE $timeFilter AND '
+                 "\"action\" = 'drain'", steps=((None, PURPLE),)),
+            stat("refused by a guard", 'SELECT count("id") FROM "decision" WHERE $timeFilter AND '
+                 "\"action\" = 'hold'", steps=((None, ORANGE),)),
+            stat("returned", 'SELECT count("id") FROM "decision" WHERE $timeFilter AND '
+                 "\"action\" = 'resume'", steps=((None, GREEN),)),
+            stat("nodes drained now, by anybody", total_now("drain", "slurm_node", '"node"'),
+                 steps=((None, BLUE),)),
+            stat("highest score", 'SELECT max("probability") FROM "decision" WHERE $timeFilter',
+                 unit="percentunit"),
+            stat("nodes with a decision", 'SELECT count("n") FROM (SELECT count("id") AS "n" FROM '
+                 '"decision" WHERE $timeFilter GROUP BY "node")'),
+            lines("decisions", (over_time('count("id")', "decision", '"action"'), "$tag_action"),
+                  width=12),
+            lines("risk of the nodes that are at risk", (over_time('max("probability")', "risk",
+                  '"node"', '"probability" > 0.1'), "$tag_node"), unit="percentunit", width=12,
+                  max=1, min=0),
+            rows("decisions: reason, score and guard",
+                 'SELECT "node", "action", "reason", "guard", "probability", "id" FROM "decision" '
+                 "WHERE $timeFilter ORDER BY time DESC LIMIT 500", width=24, height=11,
+                 about="the first four digits of the id go to: tocsin explain"),
+            rows("what Slurm's nodes did", 'SELECT "node", "before", "after", "reason", "user", '
+                 '"jobs" FROM "slurm_event" WHERE $timeFilter ORDER BY time DESC LIMIT 500', width=24),
+        ],
+        annotations=[decisions_as_annotations()],
+        since="now-7d",
+    )  # fmt: skip
+
+
+def itself() -> Panel:
+    """tocsin's own health: what is heard, how long it takes, what it costs."""
+    agent = "\"source\" = 'agent'"
+    by_node = '"node"'
+    up = (
+        'SELECT mean("up") FROM "source" WHERE $timeFilter GROUP BY time($__interval), "source" '
+        "fill(null)"
+    )
+    return board(
+        "tocsin-itself",
+        "tocsin: itself",
+        [
+            stat("nodes heard", 'SELECT count("up") FROM (SELECT last("up") AS "up" FROM "source" '
+                 'WHERE $timeFilter GROUP BY "node")'),
+            stat("sources down", 'SELECT count("up") FROM (SELECT last("up") AS "up" FROM "source" '
+                 'WHERE $timeFilter GROUP BY "node", "source") WHERE "up" = 0', steps=ALARM),
+            stat("oldest good reading", f'SELECT max("age_seconds") FROM '
+                 f'({newest("age_seconds", "source", SOURCES)})',
+                 unit="s", steps=((None, GREEN), (120, ORANGE), (600, RED))),
+            stat("bytes that wait on nodes", 'SELECT sum("spool_bytes") FROM '
+                 f'({newest("spool_bytes", "source", by_node, agent)})', unit="bytes"),
+            stat("samples dropped", 'SELECT sum("dropped_samples_total") FROM '
+                 f'({newest("dropped_samples_total", "source", by_node, agent)})', steps=ALARM),
+            stat("largest agent", 'SELECT max("resident_bytes") FROM "source" WHERE $timeFilter AND '
+                 f"{agent}", unit="bytes"),
+            lines("share of cycles that read something", (up, "$tag_source"), unit="percentunit",
+                  width=12, min=0, max=1),
+            lines("slowest cycle by source", (over_time('max("duration_seconds")', "source",
+                  '"source"'), "$tag_source"), unit="s", width=12),
+            lines("age of the last good cycle, worst node", (over_time('max("age_seconds")',
+                  "source", '"source"'), "$tag_source"), unit="s", width=12),
+            lines("nodes heard", ('SELECT count("up") FROM (SELECT last("up") AS "up" FROM "source" '
+                  'WHERE $timeFilter GROUP BY time($__interval), "node") WHERE $timeFilter '
+                  "GROUP BY time($__interval) fill(none)", "nodes"), width=12),
+            lines("agents: samples sent per interval", ('SELECT sum("grown") FROM (SELECT '
+                  'non_negative_difference(last("sent_samples_total")) AS "grown" FROM "source" '
+                  f"WHERE $timeFilter AND {agent} GROUP BY time($__interval), \"node\") WHERE "
+                  "$timeFilter GROUP BY time($__interval) fill(none)", "samples"), width=12),
+            lines("agents: processor time per second", ('SELECT max("used") FROM (SELECT '
+                  'non_negative_derivative(last("cpu_seconds_total"), 1s) AS "used" FROM "source" '
+                  f"WHERE $timeFilter AND {agent} GROUP BY time($__interval), \"node\") WHERE "
+                  "$timeFilter GROUP BY time($__interval) fill(none)", "busiest agent"),
+                  unit="percentunit", width=12),
+            rows("faults", 'SELECT "node", "source", "fault", "age_seconds" FROM "source" WHERE '
+                 '$timeFilter AND "up" = 0 ORDER BY time DESC LIMIT 500', width=24),
+        ],
+    )  # fmt: skip
+
+
+BOARDS = {"fleet": fleet, "node": node, "drains": drains, "tocsin": itself}
+
+
+def rendered() -> dict[str, str]:
+    """Every dashboard by the name of its file."""
+    return {
+        f"{name}.json": json.dumps(make(), indent=2, ensure_ascii=False) + "\n"
+        for name, make in BOARDS.items()
+    }
+
+
+if __name__ == "__main__":
+    for file_name, text in rendered().items():
+        (HERE / "dashboards" / file_name).write_text(text, encoding="utf-8")
