@@ -14,14 +14,17 @@ from dataclasses import dataclass
 from collectors.kernel_event import CRITICAL, ERROR, INFO, WARNING, KernelEvent
 from collectors.pci import ADDRESS, address
 
-# NVIDIA's own numbers of the recovery action (NVML field 230, Xid 154). The word in brackets
-# is what people read; the number is what we trust.
+# NVIDIA's own numbers of the recovery action (nvmlDeviceGpuRecoveryAction_t; NVML field 230 and
+# Xid 154). The word in brackets is what people read; the number is what we trust.
 RECOVERY_ACTIONS = {
     0: "none",
     1: "gpu_reset",
     2: "node_reboot",
     3: "drain_p2p",
     4: "drain_and_reset",
+    5: "recover_imex_domain",
+    6: "bus_reset",
+    7: "system_reboot",
 }
 
 # How bad one Xid is by its number alone. Everything that is named nowhere is a WARNING.
@@ -57,7 +60,7 @@ _RECOVERY = re.compile(
     r"0x(?P<after>[0-9A-Fa-f]+)\s*(?:\((?P<word>[^)]*)\)?)?"
 )
 _NVLINK = re.compile(
-    r"(?P<unit>[A-Z][A-Z0-9_]*(?:[/ ][A-Z][A-Z0-9_]*)*)\s+(?P<fatal>Fatal|Non-?fatal)\s+"
+    r"(?P<unit>[A-Z][A-Za-z0-9_]*(?:[/ ][A-Z][A-Za-z0-9_]*)*)\s+(?P<fatal>Fatal|Non-?fatal)\s+"
     r"XC(?P<xc>\d+)\s+i(?P<instance>\d+)\s+Link\s+(?P<link>-?\d+)\s*\((?P<words>[^)]*)"
 )
 _WORD = re.compile(r"0x([0-9A-Fa-f]{8})\b")
@@ -184,7 +187,7 @@ def xid_severity(code: int, message: str = "") -> float:
     """How bad one Xid is: by its code, and by its own words where the code says too little."""
     if code == 154:
         action = recovery_action(message)
-        if action == "node_reboot":
+        if action in ("node_reboot", "system_reboot"):
             return CRITICAL
         return INFO if action == "none" else ERROR
     if code in XID_NVLINK5:

@@ -1,0 +1,336 @@
+"""What the rules remember of a node and its GPUs, and how old a reading is.
+
+All times are UTC nanoseconds. A node's clock may be off, and its readings may come late from
+a spool; the two are told apart by their constancy: a wrong clock makes every reading late by
+the same amount, a spool that is being emptied does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from collectors.sample import Value
+from models.rulebook import Finding, Thresholds
+from models.voices import Entity, Fact, Remedy
+
+SECOND_NS = 1_000_000_000
+DAY_NS = 86_400 * SECOND_NS
+
+# Families that a lost GPU no longer answers, and gauges that keep their last value
+# (14 of 14 lost A100 in the GWDG data, arXiv 2603.28781).
+VANISHING = (
+    "memory_used_bytes",
+    "energy_joules_total",
+    "pcie_replays_total",
+    "remapped_rows_corrected_total",
+    "remapped_rows_uncorrected_total",
+)
+GAUGES = ("temperature_celsius", "power_watts", "utilization_ratio", "sm_clock_hertz")
+_EVIDENCE_LIMIT = 3
+_STEPS_LIMIT = 16
+# A delay that stays within this much for this long is the clock's, not the network's.
+_SKEW_NS = 5 * SECOND_NS
+_SKEW_SETTLED_NS = 60 * SECOND_NS
+
+
+@dataclass(slots=True)
+class Active:
+    """A fact that holds now, and what keeps it: a latch, or readings that still say so.
+
+    ``spent`` hides it: the node came back into service since, and only when the state has
+    gone and come again, it is a new fact.
+    """
+
+    fact: Fact
+    latched: bool
+    seen_ns: int
+    interval_ns: int = 0
+    spent: bool = False
+
+    def add_evidence(self, text: str) -> None:
+        """Keeps the first evidence and the newest ones, a few in all."""
+        evidence = self.fact.evidence
+        if not text or text in evidence:
+            return
+        kept = (*evidence[:1], *evidence[1:][-(_EVIDENCE_LIMIT - 2) :], text)
+        self.fact = _with_evidence(self.fact, kept[:_EVIDENCE_LIMIT])
+
+
+def _with_evidence(fact: Fact, evidence: tuple[str, ...]) -> Fact:
+    return Fact(
+        fact.entity,
+        fact.rule,
+        fact.code,
+        fact.severity,
+        fact.remedy,
+        fact.onset_ns,
+        fact.text,
+        fact.advice,
+        evidence,
+    )
+
+
+@dataclass(slots=True)
+class Gpu:
+    """The last reading of one GPU, as far as rules need it."""
+
+    uuid: str = ""
+    time_ns: int = 0
+    interval_ns: int = 0
+    mig: bool = False
+    had: int = 0  # bit mask over VANISHING: families that it once answered
+    gauges: tuple[float | None, ...] = ()
+    frozen: int = 0
+    frozen_since_ns: int = 0
+    ecc_total: float | None = None
+    ecc_steps: list[tuple[int, float]] = field(default_factory=list)
+
+    def take(self, time_ns: int) -> None:
+        """Notes that a reading of ``time_ns`` came, and learns how often they come."""
+        self.interval_ns = paced(self.interval_ns, time_ns - self.time_ns if self.time_ns else 0)
+        self.time_ns = time_ns
+
+    def look_frozen(
+        self, fields: Mapping[str, Value], time_ns: int, thresholds: Thresholds
+    ) -> bool | None:
+        """Whether this GPU has frozen and vanished; None if the reading can't tell.
+
+        It has when every family that it once answered (two at least) is gone and its gauges
+        are the same to the last digit, reading after reading. An idle GPU is granted one
+        reading more, for its gauges may stand still by themselves.
+        """
+        present = 0
+        for bit, name in enumerate(VANISHING):
+            if name in fields:
+                present |= 1 << bit
+        gauges = tuple(_number(fields.get(name)) for name in GAUGES)
+        before, self.gauges = self.gauges, gauges
+        if self.had.bit_count() < 2 or present & self.had:
+            self.had |= present
+            self.frozen = self.frozen_since_ns = 0
+            return False if present else None
+        if sum(one is not None for one in gauges) < 3:
+            return None
+        if self.frozen and gauges == before:
+            self.frozen += 1
+        else:
+            self.frozen, self.frozen_since_ns = 1, time_ns
+        idle = not gauges[GAUGES.index("utilization_ratio")]
+        return self.frozen >= thresholds.freeze_readings + idle
+
+    def ecc_day(self, total: float, time_ns: int) -> tuple[float, int]:
+        """(uncorrectable errors of the last day, when the newest came) at a new reading.
+
+        A counter that went back was reset: it counts from there on.
+        """
+        before, self.ecc_total = self.ecc_total, total
+        if before is not None and total > before:
+            self.ecc_steps.append((time_ns, total - before))
+            del self.ecc_steps[:-_STEPS_LIMIT]
+        if not self.ecc_steps:
+            return 0.0, 0
+        self.ecc_steps = [step for step in self.ecc_steps if time_ns - step[0] < DAY_NS]
+        newest_ns = self.ecc_steps[-1][0] if self.ecc_steps else 0
+        return sum(step[1] for step in self.ecc_steps), newest_ns
+
+
+def _number(value: Value | None) -> float | None:
+    return value if isinstance(value, float) else None
+
+
+def paced(interval_ns: int, step_ns: int) -> int:
+    """The learned interval after one more step; a pause does not make a source slow."""
+    if step_ns <= 0:
+        return interval_ns
+    if interval_ns <= 0:
+        return step_ns
+    step_ns = min(step_ns, 4 * interval_ns)
+    return interval_ns + (step_ns - interval_ns) // 4
+
+
+@dataclass(slots=True)
+class GpuSource:
+    """The last ``source`` reading of something that reads GPUs."""
+
+    up: bool
+    time_ns: int
+    interval_ns: int = 0
+    since_ns: int = 0  # up without a break since
+
+
+@dataclass(slots=True)
+class Node:
+    """All that the rules remember of one node."""
+
+    boot_ns: int = 0
+    spent_ns: int = 0
+    newest_ns: int = 0  # newest reading, by the node's clock
+    arrival_ns: int = 0  # when the head last heard anything
+    delay_ns: int = 0  # arrival - time of the newest reading
+    skew_ns: int = 0  # the part of that delay which is the clock's
+    steady_delay_ns: int = 0
+    steady_since_ns: int = 0
+    host_interval_ns: int = 0
+    host_time_ns: int = 0
+    edac_total: float | None = None
+    gpu_since_ns: int = 0  # first GPU reading since the last restart
+    counted_ns: int = 0  # newest reading when the GPUs were last counted
+    gpus: dict[str, Gpu] = field(default_factory=dict)
+    sources: dict[str, GpuSource] = field(default_factory=dict)
+    inventory: dict[str, tuple[str, int]] = field(default_factory=dict)  # PCI -> (gpu, time)
+    active: dict[tuple[str, str, str], Active] = field(default_factory=dict)
+    over: dict[tuple[str, str, str], int] = field(default_factory=dict)  # spent: newest onset
+
+    def heard(self, time_ns: int, arrival_ns: int) -> None:
+        """Notes a reading's time and arrival, and learns how far the node's clock is off."""
+        self.arrival_ns = max(self.arrival_ns, arrival_ns)
+        if time_ns < self.newest_ns:
+            return
+        self.newest_ns = time_ns
+        delay_ns = arrival_ns - time_ns
+        self.delay_ns = delay_ns
+        if abs(delay_ns - self.steady_delay_ns) > _SKEW_NS or not self.steady_since_ns:
+            self.steady_delay_ns, self.steady_since_ns = delay_ns, arrival_ns
+        elif arrival_ns - self.steady_since_ns >= _SKEW_SETTLED_NS:
+            self.skew_ns = self.steady_delay_ns
+
+    def head_time(self, time_ns: int) -> int:
+        """A time of this node on the head's clock."""
+        return time_ns + self.skew_ns
+
+    def catching_up(self, now_ns: int, thresholds: Thresholds) -> bool:
+        """Whether the node is emptying its spool: old readings still come in.
+
+        A node from which nothing comes any more is not catching up, it is silent, and what
+        was certain stays so.
+        """
+        behind_ns = int(thresholds.behind_seconds * SECOND_NS)
+        return (
+            self.newest_ns > 0
+            and self.delay_ns - self.skew_ns > behind_ns
+            and now_ns - self.arrival_ns < behind_ns
+        )
+
+    def gpu_of(self, pci: str) -> str:
+        """``gpu3`` for a PCI address in the inventory, else the address itself."""
+        known = self.inventory.get(pci)
+        return known[0] if known else pci
+
+
+def fact_of(
+    finding: Finding, entity: Entity, onset_ns: int, evidence: tuple[str, ...] = ()
+) -> Fact:
+    """``finding`` as a Fact about ``entity`` from ``onset_ns`` on."""
+    return Fact(
+        entity,
+        finding.rule,
+        finding.code,
+        finding.severity,
+        finding.remedy,
+        onset_ns,
+        finding.text,
+        finding.advice,
+        evidence,
+    )
+
+
+# ---- to JSON and back -----------------------------------------------------------------------
+
+
+def dump_node(node: Node) -> dict[str, Any]:
+    """``node`` as JSON data."""
+    return {
+        "boot": node.boot_ns,
+        "spent": node.spent_ns,
+        "newest": node.newest_ns,
+        "arrival": node.arrival_ns,
+        "delay": node.delay_ns,
+        "skew": node.skew_ns,
+        "steady": [node.steady_delay_ns, node.steady_since_ns],
+        "host": [node.host_interval_ns, node.host_time_ns, node.edac_total, node.gpu_since_ns],
+        "gpus": {name: _dump_gpu(gpu) for name, gpu in node.gpus.items()},
+        "sources": {
+            name: [one.up, one.time_ns, one.interval_ns, one.since_ns]
+            for name, one in node.sources.items()
+        },
+        "inventory": {pci: list(known) for pci, known in node.inventory.items()},
+        "active": [[*key, _dump_active(one)] for key, one in node.active.items()],
+        "over": [[*key, onset_ns] for key, onset_ns in node.over.items()],
+    }
+
+
+def load_node(state: Mapping[str, Any]) -> Node:
+    """The node that ``dump_node`` gave."""
+    node = Node(
+        state["boot"],
+        state["spent"],
+        state["newest"],
+        state["arrival"],
+        state["delay"],
+        state["skew"],
+        *state["steady"],
+        *state["host"],
+    )
+    node.gpus = {name: _load_gpu(gpu) for name, gpu in state["gpus"].items()}
+    node.sources = {name: GpuSource(*parts) for name, parts in state["sources"].items()}
+    node.inventory = {pci: (known[0], known[1]) for pci, known in state["inventory"].items()}
+    node.active = {(a, b, c): _load_active(one) for a, b, c, one in state["active"]}
+    node.over = {(a, b, c): onset_ns for a, b, c, onset_ns in state["over"]}
+    return node
+
+
+def _dump_gpu(gpu: Gpu) -> list[Any]:
+    return [
+        gpu.uuid,
+        gpu.time_ns,
+        gpu.interval_ns,
+        gpu.mig,
+        gpu.had,
+        list(gpu.gauges),
+        gpu.frozen,
+        gpu.frozen_since_ns,
+        gpu.ecc_total,
+        [list(step) for step in gpu.ecc_steps],
+    ]
+
+
+def _load_gpu(parts: list[Any]) -> Gpu:
+    *plain, gauges, frozen, frozen_since_ns, ecc_total, steps = parts
+    pairs = [(step[0], step[1]) for step in steps]
+    return Gpu(*plain, tuple(gauges), frozen, frozen_since_ns, ecc_total, pairs)
+
+
+def _dump_active(one: Active) -> dict[str, Any]:
+    fact = one.fact
+    return {
+        "entity": [fact.entity.kind, fact.entity.node, fact.entity.device],
+        "rule": fact.rule,
+        "code": fact.code,
+        "severity": fact.severity,
+        "remedy": fact.remedy.value,
+        "onset": fact.onset_ns,
+        "text": fact.text,
+        "advice": fact.advice,
+        "evidence": list(fact.evidence),
+        "latched": one.latched,
+        "seen": one.seen_ns,
+        "interval": one.interval_ns,
+        "spent": one.spent,
+    }
+
+
+def _load_active(state: Mapping[str, Any]) -> Active:
+    fact = Fact(
+        Entity(*state["entity"]),
+        state["rule"],
+        state["code"],
+        state["severity"],
+        Remedy(state["remedy"]),
+        state["onset"],
+        state["text"],
+        state["advice"],
+        tuple(state["evidence"]),
+    )
+    return Active(fact, state["latched"], state["seen"], state["interval"], state["spent"])
