@@ -164,14 +164,11 @@ class FeatureEngine:
 
     def _slurm_event(self, one: Sample) -> None:
         node = one.tag("node")
-        state = (one.text("to") or one.text("state")).upper()
         if not node or self._is_repeat(one):
             return
-        planned = one.text("reason").lower().startswith("planned")
-        if state.startswith(("DOWN", "FAIL", "NODE_FAIL")) and not planned:
-            self._count(Entity("node", node), "slurm_fail", "DOWN", one.time_ns)
-        elif state.startswith("RESUME"):
-            self._count(Entity("node", node), "slurm_resume", "RESUME", one.time_ns)
+        found = slurm_failure(one)
+        if found:
+            self._count(Entity("node", node), *found, one.time_ns)
 
     def _count(self, entity: Entity, kind: str, code: str, time_ns: int) -> None:
         table = self.tables[entity.kind]
@@ -297,6 +294,24 @@ def address(text: str) -> str:
 
 def _nothing() -> None:
     """Nothing waits when a columnar history is read."""
+
+
+# Reasons that slurmctld itself writes when a node failed (src/slurmctld: ping and
+# registration code); anything else on a DOWN node was written by a person or a program.
+_FAILED_BY_ITSELF = ("not responding", "node unexpectedly rebooted")
+
+
+def slurm_failure(one: Sample) -> tuple[str, str] | None:
+    """(kind, code) of a ``slurm_event`` that is a failure or a return to service, else None."""
+    code = one.tag("code")
+    reason = one.text("reason").lower()
+    if code in ("down", "fail"):
+        return ("slurm_fail", "DOWN") if reason.startswith(_FAILED_BY_ITSELF) else None
+    if code in ("drain_end", "down_end"):
+        after = frozenset(one.text("after").upper().split("+"))
+        if not after & {"DOWN", "DRAIN", "FAIL"}:
+            return "slurm_resume", "RESUME"
+    return None
 
 
 def _numbers(samples: list[Sample], name: str) -> Floats:

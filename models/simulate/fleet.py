@@ -214,7 +214,7 @@ class Fleet:
             if not fault.struck and fault.onset_ns <= now_ns:
                 events += self.effects.strike(fault)
                 if state.down[fault.node]:
-                    events += self._slurm(fault.node, fault.onset_ns, "DOWN", "Not responding")
+                    events += self._slurm(fault.node, fault.onset_ns, "down", "Not responding")
             elif fault.struck:
                 events += self._care(fault, now_ns)
         self.jobs.step(now_ns, closed, state.down)
@@ -242,7 +242,7 @@ class Fleet:
                 self.drained.add(node)
                 if not self.state.down[node]:
                     reason = _OPERATOR_WORDS[int(self.rng.integers(len(_OPERATOR_WORDS)))]
-                    return self._slurm(node, now_ns, "DRAIN", reason)
+                    return self._slurm(node, now_ns, "drain", reason)
         if noticed:
             due_ns = fault.noticed_ns + int(fault.repair_seconds * SECOND_NS)
             rows = self.jobs.holder[node * self.gpus : (node + 1) * self.gpus]
@@ -277,7 +277,7 @@ class Fleet:
         self.mended.add(self.names[node])
         if self.operator:
             self.drained.discard(node)
-            return self._slurm(node, now_ns, "RESUME", "")
+            return self._slurm(node, now_ns, "drain_end", "")
         return []
 
     def _reboot(self, node: int, now_ns: int, seconds: float) -> None:
@@ -298,7 +298,7 @@ class Fleet:
                 target[node] = max(int(target[node]), until_ns)
             elif one.what in ("reboot", "rollout"):
                 reason = "planned: reboot" if one.what == "reboot" else "planned: driver roll-out"
-                events += self._slurm(node, one.time_ns, "REBOOT", reason)
+                events += self._slurm(node, one.time_ns, "reboot", reason)
                 self._reboot(node, one.time_ns, one.seconds)
             elif one.what == "harmless_remap" or self.jobs.holder[row]:
                 if one.what == "harmless_remap":
@@ -312,9 +312,20 @@ class Fleet:
                 )
         return events
 
-    def _slurm(self, node: int, time_ns: int, state: str, reason: str) -> list[Sample]:
-        fields: dict[str, float | str] = {"to": state, "reason": reason, "user": "operator"}
-        return [sample("slurm_event", time_ns, fields, node=self.names[node])]
+    def _slurm(self, node: int, time_ns: int, code: str, reason: str) -> list[Sample]:
+        """A transition as collectors/slurm.py writes it."""
+        before, after, user = _TRANSITIONS[code]
+        fields: dict[str, float | str] = {
+            "severity": 1.0,
+            "text": f"{self.names[node]} {before} to {after}",
+            "before": before,
+            "after": after,
+        }
+        if reason:
+            fields |= {"reason": reason, "user": user}
+        return [
+            sample("slurm_event", time_ns, fields, node=self.names[node], kind="state", code=code)
+        ]
 
     def _inventory(self, now_ns: int, nodes: Collection[int]) -> list[Sample]:
         return [
@@ -352,6 +363,13 @@ class Fleet:
         )
 
 
+# code: (state before, state after, who sets the reason)
+_TRANSITIONS = {
+    "down": ("MIXED", "DOWN+NOT_RESPONDING", "slurm"),
+    "drain": ("MIXED", "MIXED+DRAIN", "root"),
+    "reboot": ("IDLE", "IDLE+DRAIN+REBOOT_ISSUED", "root"),
+    "drain_end": ("IDLE+DRAIN", "IDLE", ""),
+}
 _OPERATOR_WORDS = ("gpu problem", "gpu error", "node check", "hardware", "see ticket")
 
 

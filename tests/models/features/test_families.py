@@ -279,16 +279,28 @@ def test_reboot_is_a_change_of_boot_time_and_has_an_age() -> None:
     assert found["reboots.age_days"] == pytest.approx(10_003 / 86400, rel=1e-3)
 
 
-def test_unplanned_down_is_a_failure_and_a_planned_reboot_is_none() -> None:
+@pytest.mark.parametrize(
+    ("code", "after", "reason", "failures", "repairs"),
+    [
+        ("down", "DOWN+NOT_RESPONDING", "Not responding", 1, 0),
+        ("down", "DOWN", "Node unexpectedly rebooted", 1, 0),
+        ("down", "DOWN", "moving the rack", 0, 0),
+        ("drain", "IDLE+DRAIN", "gpu problem", 0, 0),
+        ("reboot", "IDLE+DRAIN+REBOOT_ISSUED", "kernel", 0, 0),
+        ("drain_end", "IDLE", "", 0, 1),
+        ("drain_end", "DOWN", "", 0, 0),
+    ],
+)
+def test_node_that_goes_down_by_itself_failed_and_others_did_not(
+    code: str, after: str, reason: str, failures: int, repairs: int
+) -> None:
     engine = FeatureEngine()
-    for index, (state, reason) in enumerate(
-        [("DOWN", "planned: kernel"), ("DOWN", "Not responding"), ("RESUME", ""), ("DRAIN", "x")]
-    ):
-        fields = {"to": state, "reason": reason}
-        engine.observe([sample("slurm_event", index * HOUR, fields, node="n1")], index * HOUR)
+    fields = {"before": "MIXED", "after": after, "reason": reason}
+    one = sample("slurm_event", HOUR, fields, node="n1", kind="state", code=code)
+    engine.observe([one], HOUR)
     found = about(engine, 4 * HOUR, Entity("node", "n1"))
-    assert found["failure.episodes_ever"] == 1
-    assert found["repair.episodes_ever"] == 1
+    assert found.get("failure.episodes_ever", 0.0) == failures
+    assert found.get("repair.episodes_ever", 0.0) == repairs
 
 
 def test_node_keeps_the_worst_of_its_gpus_and_gpus_see_their_node() -> None:

@@ -1,0 +1,77 @@
+"""What a risk model is, and how the risks of parts become the risk of their node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+import numpy as np
+
+from collectors.sample import Sample
+from models.features import FeatureFrame
+from models.features.arrays import Floats, Rows
+from models.voices import Entity, Risk, Signal
+
+DAY_SECONDS = 86400.0
+LEAST_TOLD = 2.0  # a risk is told of a part when it is this many times the usual one
+
+
+class RiskModel(Protocol):
+    """Scores features. ``horizon_seconds``: the probability is of a failure within it."""
+
+    name: str
+    horizon_seconds: float
+
+    def observe(self, sample: Sample, arrival_ns: int) -> None:
+        """For models that keep more than the features do; most keep nothing."""
+        ...
+
+    def score(self, frame: FeatureFrame, now_ns: int) -> list[Risk]:
+        """One Risk for every node, and one for each part whose risk stands out."""
+        ...
+
+
+def combined(own: Floats, parts: Floats, nodes: Rows) -> Floats:
+    """Risk of each node: 1 - (1 - own) * product of (1 - p) over its parts.
+
+    ``own`` [nodes] is the risk of the node beside its parts; ``parts`` [parts] and
+    ``nodes`` [parts] are each part's risk and the row of its node in ``own``.
+    """
+    log_safe = np.log1p(-np.clip(own, 0.0, 1.0 - 1e-12))
+    np.add.at(log_safe, nodes, np.log1p(-np.clip(parts, 0.0, 1.0 - 1e-12)))
+    return np.asarray(-np.expm1(log_safe))
+
+
+def worst_parts(parts: Floats, nodes: Rows, count: int) -> Rows:
+    """For each node the index of its riskiest part, -1 where it has none."""
+    worst = np.full(count, -1, np.int64)
+    order = np.argsort(parts, kind="stable")
+    worst[nodes[order]] = order  # the last one written, so the largest, stays
+    return worst
+
+
+def strongest(risks: Iterable[Risk]) -> dict[Entity, Risk]:
+    """The highest risk of each entity."""
+    best: dict[Entity, Risk] = {}
+    for one in risks:
+        held = best.get(one.entity)
+        if held is None or one.probability > held.probability:
+            best[one.entity] = one
+    return best
+
+
+def words(value: float, unit: str) -> str:
+    """A value with its unit for people: 3 significant digits, ratio as a percentage.
+
+    >>> words(0.12345, "ratio"), words(61.04, "celsius"), words(2.0, "count")
+    ('12 %', '61 celsius', '2')
+    """
+    if unit == "ratio":
+        return f"{100 * value:.0f} %" if abs(value) <= 2 else f"{value:.3g}"
+    number = f"{value:.3g}"
+    return number if unit in ("count", "flag", "flags", "code") else f"{number} {unit}"
+
+
+def signal(name: str, value: float, weight: float, text: str) -> Signal:
+    """A Signal with plain floats (numpy scalars do not go into JSON)."""
+    return Signal(name, float(value), float(weight), text)

@@ -1,0 +1,197 @@
+"""The rival: "28-day history + sibling z-score". No learning on site, no training data.
+
+It is what a careful site would write in an afternoon, with probabilities from published
+failure data. Every learned model has to beat it at the same budget of false drains.
+
+History. The chance that a node fails within a day, by its decayed count of failure
+episodes (weight exp(-age / 28 d)). Measured on LANL LA-UR-05-7318, systems 18, 19 and 20,
+first half of each, day by day from day 28 on: 1.44 million node-days, 2.3 failures per
+1000 node-days without history and 107 with six episodes. The overall rate, 3.2 per 1000,
+lies between the 2.34 and 6.50 of two GPU clusters (Kokolis et al. 2024, "Revisiting
+Reliability in Large-Scale Machine Learning Research Clusters").
+
+Siblings. A GPU's day-long temperature above its siblings at like power, as a robust
+z-score over the fleet (median and 1.4826 * MAD). How much a hot card's odds rise is not
+published; the factors are ASSUMED, kept low, and capped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from collectors.sample import Sample
+from models.features import FeatureFrame, KindFrame
+from models.features.arrays import Floats
+from models.risk import DAY_SECONDS, LEAST_TOLD, combined, signal, worst_parts
+from models.voices import Entity, Risk, Signal
+
+# (decayed episodes, failures within a day per 1000 node-days): LANL, see above.
+HISTORY_TABLE = (
+    (0.0, 2.34),
+    (0.05, 3.6),
+    (0.36, 4.2),
+    (0.62, 5.9),
+    (0.87, 9.9),
+    (1.21, 15.0),
+    (1.72, 24.5),
+    (2.42, 38.5),
+    (3.78, 80.9),
+    (6.16, 106.7),
+)
+BASE_NODE = HISTORY_TABLE[0][1] / 1000.0
+
+# Llama 3 (2024), table 5: 148 + 72 + 19 + 17 + 6 GPU interruptions in 884 736 GPU-days.
+BASE_GPU = 262 / 884_736
+
+# (z-score, factor on the GPU's base risk): assumed, see above.
+SIBLING_TABLE = ((0.0, 1.0), (3.0, 1.0), (5.0, 5.0), (8.0, 20.0), (12.0, 60.0), (20.0, 100.0))
+LEAST_EXCESS_CELSIUS = 4.0  # below it a z-score is sensor rounding, whatever the fleet
+LEAST_SPREAD_CELSIUS = 0.75  # a fleet of few GPUs can look more alike than sensors allow
+
+HOTTER = "temperature_over_siblings.mean_1d"
+HOTTER_NOW = "temperature_over_siblings.mean_1h"
+EPISODES = "failure.episodes_28d"
+SINCE = "failure.days_since"
+
+
+@dataclass(frozen=True, slots=True)
+class _Gpus:
+    frame: KindFrame
+    probability: Floats
+    z: Floats
+    excess: Floats
+    nodes: np.ndarray[tuple[int], np.dtype[np.int64]]  # row of the node among all nodes
+
+
+class Rival:
+    """The rival as a RiskModel. Keeps no state: all it needs is in the features."""
+
+    name = "rival-1"
+
+    def __init__(self, horizon_seconds: float = DAY_SECONDS) -> None:
+        self.horizon_seconds = horizon_seconds
+
+    def observe(self, sample: Sample, arrival_ns: int) -> None:
+        """Nothing: the features keep the history."""
+
+    def score(self, frame: FeatureFrame, now_ns: int) -> list[Risk]:
+        """A Risk for every node heard of, and for each GPU that is hot for its place."""
+        names, history, episodes, since = self._nodes(frame)
+        gpus = self._gpus(frame, names)
+        total = history
+        worst = np.full(len(names), -1)
+        if gpus is not None:
+            extra = np.maximum(gpus.probability - self._scaled(BASE_GPU), 0.0)
+            total = combined(history, extra, gpus.nodes)
+            worst = worst_parts(extra, gpus.nodes, len(names))
+        risks = list(self._gpu_risks(gpus)) if gpus is not None else []
+        for row, (node, p) in enumerate(zip(names, total.tolist(), strict=True)):
+            signals = _history_signals(
+                episodes[row], since[row], history[row] / self._scaled(BASE_NODE)
+            )
+            voice = "history"
+            if gpus is not None and worst[row] >= 0:
+                hot = self._hot_signals(gpus, int(worst[row]))
+                if p > 2 * history[row]:
+                    voice = "risk"
+                    signals = (*hot, *signals)
+                else:
+                    signals = (*signals, *hot)
+            entity = Entity("node", node)
+            risks.append(Risk(entity, p, self.horizon_seconds, self.name, voice, signals))
+        return risks
+
+    def _scaled(self, p_day: float) -> float:
+        """A probability within a day, for this model's horizon (constant hazard)."""
+        return float(-math.expm1(math.log1p(-p_day) * self.horizon_seconds / DAY_SECONDS))
+
+    def _nodes(self, frame: FeatureFrame) -> tuple[list[str], Floats, Floats, Floats]:
+        """All node names; per node the risk from history, episodes and days since."""
+        names: dict[str, None] = {}
+        for kind in ("node", "gpu"):
+            part = frame.of(kind)
+            if part is not None:
+                names.update(dict.fromkeys(part.nodes))
+        listed = list(names)
+        episodes = np.zeros(len(listed))
+        since = np.full(len(listed), np.nan)
+        nodes = frame.of("node")
+        if nodes is not None:
+            place = {name: i for i, name in enumerate(listed)}
+            rows = np.array([place[entity.node] for entity in nodes.entities], np.int64)
+            episodes[rows] = nodes.column(EPISODES)
+            since[rows] = nodes.column(SINCE)
+        x, y = zip(*HISTORY_TABLE, strict=True)
+        p_day = np.interp(episodes, x, y) / 1000.0
+        scale = self.horizon_seconds / DAY_SECONDS
+        return listed, -np.expm1(np.log1p(-p_day) * scale), episodes, since
+
+    def _gpus(self, frame: FeatureFrame, names: list[str]) -> _Gpus | None:
+        part = frame.of("gpu")
+        if part is None:
+            return None
+        excess = np.asarray(part.column(HOTTER), np.float64)
+        z = robust_z(excess)
+        x, y = zip(*SIBLING_TABLE, strict=True)
+        factor = np.where(excess >= LEAST_EXCESS_CELSIUS, np.interp(z, x, y), 1.0)
+        factor = np.where(np.isnan(z), 1.0, factor)
+        p_day = np.minimum(BASE_GPU * factor, 0.5)
+        scale = self.horizon_seconds / DAY_SECONDS
+        place = {name: i for i, name in enumerate(names)}
+        node_row = np.array([place[name] for name in part.nodes], np.int64)
+        probability = -np.expm1(np.log1p(-p_day) * scale)
+        return _Gpus(part, probability, z, excess, node_row[part.node_rows])
+
+    def _gpu_risks(self, gpus: _Gpus) -> Iterator[Risk]:
+        for row in np.flatnonzero(gpus.probability > LEAST_TOLD * self._scaled(BASE_GPU)).tolist():
+            yield Risk(
+                gpus.frame.entities[row],
+                float(gpus.probability[row]),
+                self.horizon_seconds,
+                self.name,
+                "risk",
+                self._hot_signals(gpus, row),
+            )
+
+    def _hot_signals(self, gpus: _Gpus, row: int) -> tuple[Signal, ...]:
+        factor = float(gpus.probability[row]) / self._scaled(BASE_GPU)
+        if factor <= 1.0 + 1e-6:
+            return ()
+        device = gpus.frame.entities[row].device
+        hour = float(gpus.frame.column(HOTTER_NOW)[row])
+        text = (
+            f"{device} runs {gpus.excess[row]:.1f} celsius above its siblings at like power "
+            f"over a day ({hour:.1f} over the last hour); z {gpus.z[row]:.1f} in the fleet"
+        )
+        return (signal(HOTTER, gpus.excess[row], factor, text),)
+
+
+def robust_z(values: Floats) -> Floats:
+    """(value - median) / (1.4826 * MAD), NaN where the value is missing."""
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return np.full(len(values), np.nan)
+    middle = float(np.median(known))
+    spread = 1.4826 * float(np.median(np.abs(known - middle)))
+    return np.asarray((values - middle) / max(spread, LEAST_SPREAD_CELSIUS))
+
+
+def _history_signals(episodes: float, days_since: float, factor: float) -> tuple[Signal, ...]:
+    if episodes < 0.05:
+        return ()
+    count = max(1, round(float(episodes)))
+    times = "once" if count == 1 else f"about {count} times"
+    text = f"it failed {times} in about 28 days, last {_ago(float(days_since))} ago"
+    return (signal(EPISODES, episodes, factor, text),)
+
+
+def _ago(days: float) -> str:
+    if days != days:  # NaN
+        return "an unknown time"
+    if days < 1 / 24:
+        return f"{days * 1440:.0f} min"
+    return f"{days * 24:.0f} h" if days < 2 else f"{days:.0f} days"
