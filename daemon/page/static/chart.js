@@ -141,14 +141,20 @@ export class Chart {
     }
     this.cursor = draw("line", { class: "cursor", x1: -9, x2: -9, y1: TOP, y2: HEIGHT - BOTTOM });
     svg.append(this.cursor);
+    this.read();
     svg.setAttribute("aria-label", `${this.title.textContent} of ${this.series.node}: ${this.chosen} ${this.now.textContent}`);
   }
 
   hover(event) {
-    if (!this.series || !this.cursor || !this.x) return;
+    this.place = event.clientX - this.svg.getBoundingClientRect().left;
+    this.read();
+  }
+
+  // Reads out where the mouse stands; again after every repaint, for new readings move the lines.
+  read() {
+    const place = this.place;
+    if (place === undefined || !this.series || !this.cursor || !this.x) return;
     const { times_ms: times, lines } = this.series;
-    const box = this.svg.getBoundingClientRect();
-    const place = event.clientX - box.left;
     let near = 0;
     times.forEach((ms, i) => { if (Math.abs(this.x(ms) - place) < Math.abs(this.x(times[near]) - place)) near = i; });
     const at = this.x(times[near]);
@@ -162,10 +168,11 @@ export class Chart {
       this.readout.append(make("span", { class: line.name === this.chosen ? "own" : "" }, line.name, make("i", {}, text)));
     }
     this.readout.hidden = false;
-    this.readout.style.left = `${at > box.width / 2 ? Math.max(0, at - 150) : at + 12}px`;
+    this.readout.style.left = `${at > this.element.clientWidth / 2 ? Math.max(0, at - 150) : at + 12}px`;
   }
 
   leave() {
+    this.place = undefined;
     this.readout.hidden = true;
     if (this.cursor) { this.cursor.setAttribute("x1", -9); this.cursor.setAttribute("x2", -9); }
   }

@@ -1,13 +1,8 @@
-"""The page in a real browser: it draws, complains of nothing, and says when the head is away."""
+"""The page in a real browser: it draws, obeys mouse and keys, and says when the head is away."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import os
-import re
-import shutil
-import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,112 +10,177 @@ import pytest
 from aiohttp import web
 
 from daemon.page.app import PageOptions, page_app
+from tests.daemon.page.browser import PROGRAM, Tab, tab
 from tests.daemon.page.pretend import PretendHead
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no chromium here to open the page with")
 
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium here to open the page with")
+TITLE = "document.getElementById('node-title').firstChild.textContent"
+DRAWN = "document.querySelectorAll('path.own').length === 6"
 
 
 @contextlib.asynccontextmanager
-async def serving(app: web.Application) -> AsyncIterator[str]:
-    runner = web.AppRunner(app)
+async def serving(head: PretendHead) -> AsyncIterator[str]:
+    runner = web.AppRunner(page_app(head, PageOptions()))
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    port = runner.addresses[0][1]
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
-        yield f"http://127.0.0.1:{port}/"
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/"
     finally:
         await runner.cleanup()
 
 
-async def opened(url: str, profile: Path, milliseconds: int = 5000) -> tuple[str, list[str]]:
-    """The page as it stands after ``milliseconds`` of its own time, and its complaints."""
-    process = await asyncio.create_subprocess_exec(
-        str(BROWSER),
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-dev-shm-usage",
-        "--enable-logging=stderr",
-        f"--user-data-dir={profile}",
-        f"--virtual-time-budget={milliseconds}",
-        "--window-size=1600,1000",
-        "--dump-dom",
-        url,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        start_new_session=True,
-    )
-    try:
-        out, log = await asyncio.wait_for(process.communicate(), 90)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-    complaints = re.findall(r"CONSOLE[^\n]*", log.decode(errors="replace"))
-    return out.decode(), complaints
+@contextlib.asynccontextmanager
+async def opened(head: PretendHead, profile: Path, anchor: str = "") -> AsyncIterator[Tab]:
+    async with serving(head) as url, tab(url + anchor, profile) as page:
+        await page.until(DRAWN)
+        yield page
 
 
-async def test_the_page_shows_the_fleet_and_complains_of_nothing(tmp_path: Path) -> None:
-    async with serving(page_app(PretendHead(64), PageOptions())) as url:
-        page, complaints = await opened(url, tmp_path)
-    assert complaints == []
-    assert "64 nodes, 5 need a look" in page
-    assert page.count('class="chip ') == 8
-    # 8 lines a chart: the chosen GPU and its seven siblings.
-    assert page.count('class="sibling"') == 6 * 7
-    assert page.count('class="own"') == 6
-    assert "fell off the bus; risk 0.91/24h" in page
-    assert "1 of 1 drains this hour are used" in page
-    assert re.search(r'<p id="away"[^>]*hidden', page)
+async def text(page: Tab, selector: str) -> str:
+    return str(await page.value(f"document.querySelector({selector!r}).textContent"))
+
+
+async def test_the_page_shows_fleet_decisions_and_one_nodes_gpus(tmp_path: Path) -> None:
+    async with opened(PretendHead(64), tmp_path) as page:
+        label = await page.value("document.getElementById('grid').getAttribute('aria-label')")
+        assert label.startswith("64 nodes, 5 need a look")
+        assert await page.value("document.querySelectorAll('.chip').length") == 8
+        # Eight lines a chart: the chosen GPU and its seven siblings.
+        assert await page.value("document.querySelectorAll('path.sibling').length") == 6 * 7
+        decided = await text(page, "#decided")
+        assert "fell off the bus; risk 0.91/24h" in decided
+        assert "1 of 1 drains this hour are used" in decided
+        assert "hotter than siblings" in await text(page, "#reasons")
+        assert await page.value("document.getElementById('away').hidden") is True
+        assert page.complaints == []
 
 
 async def test_the_page_follows_the_drained_node_until_one_is_chosen(tmp_path: Path) -> None:
-    async with serving(page_app(PretendHead(64), PageOptions())) as url:
-        followed, _ = await opened(url, tmp_path / "a")
-        chosen, complaints = await opened(url + "#gpu-0043", tmp_path / "b")
-    assert complaints == []
-    assert re.search(r'id="node-title">gpu-0018<', followed)
-    assert re.search(r'id="node-title">gpu-0043<', chosen)
-    assert 'id="follow" type="button" aria-pressed="false"' in chosen
+    async with opened(PretendHead(64), tmp_path) as page:
+        assert await page.value(TITLE) == "gpu-0018"
+        x, y = await page.middle_of('#decided button[data-id^="77aa"]')
+        await page.mouse(x, y, click=True)
+        await page.until(f"{TITLE} === 'gpu-0043'")
+        assert await page.value("location.hash") == "#gpu-0043"
+        follow = "document.getElementById('follow').getAttribute('aria-pressed')"
+        assert await page.value(follow) == "false"
+        await page.press("f")
+        await page.until(f"{TITLE} === 'gpu-0018'")
+        assert page.complaints == []
 
 
-async def test_ten_thousand_nodes_are_drawn(tmp_path: Path) -> None:
-    async with serving(page_app(PretendHead(10_000), PageOptions())) as url:
-        page, complaints = await opened(url, tmp_path)
-    assert complaints == []
-    assert "10000 nodes," in page
+async def test_a_link_to_a_node_opens_it(tmp_path: Path) -> None:
+    async with opened(PretendHead(64), tmp_path, "#gpu-0043") as page:
+        assert await page.value(TITLE) == "gpu-0043"
 
 
-async def test_the_page_says_that_the_head_is_away_and_keeps_what_it_knew(tmp_path: Path) -> None:
+async def test_the_grid_obeys_arrow_keys_and_says_where_it_is(tmp_path: Path) -> None:
+    async with opened(PretendHead(64), tmp_path) as page:
+        await page.value("document.getElementById('grid').focus()")
+        for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
+            await page.press(key)
+        said = await text(page, "#spoken")
+        assert said.startswith("gpu-0027: ")  # one down from 0018, then one rack to the right
+        await page.press("Enter")
+        await page.until(f"{TITLE} === 'gpu-0027'")
+        assert page.complaints == []
+
+
+async def test_a_node_is_found_by_part_of_its_name(tmp_path: Path) -> None:
+    async with opened(PretendHead(64), tmp_path) as page:
+        await page.press("/")
+        for key in "0051":
+            await page.press(key)
+        await page.press("Enter")
+        await page.until(f"{TITLE} === 'gpu-0051'")
+        assert page.complaints == []
+
+
+async def test_hovering_reads_out_every_gpu_at_one_time(tmp_path: Path) -> None:
+    async with opened(PretendHead(64), tmp_path) as page:
+        x, y = await page.middle_of(".chart svg")
+        await page.mouse(x, y)
+        await page.until("!document.querySelector('.readout').hidden")
+        shown = await text(page, ".readout")
+        assert "UTC" in shown
+        assert "gpu0" in shown
+        assert "gpu7" in shown
+        assert "°C" in shown
+        gx, gy = await page.middle_of("#grid")
+        await page.mouse(gx - 60, gy)
+        await page.until("!document.getElementById('tip').hidden")
+        assert page.complaints == []
+
+
+async def test_another_gpu_can_be_set_against_its_siblings(tmp_path: Path) -> None:
+    async with opened(PretendHead(64), tmp_path) as page:
+        x, y = await page.middle_of('[data-gpu="gpu6"]')
+        await page.mouse(x, y, click=True)
+        pressed = "document.querySelector('.chip[aria-pressed=true]').dataset.gpu"
+        await page.until(f"{pressed} === 'gpu6'")
+        assert "gpu6" in await page.value(
+            "document.querySelector('.chart svg').getAttribute('aria-label')"
+        )
+
+
+async def test_ten_thousand_nodes_are_drawn_and_can_be_hit(tmp_path: Path) -> None:
+    async with opened(PretendHead(10_000), tmp_path) as page:
+        label = await page.value("document.getElementById('grid').getAttribute('aria-label')")
+        assert label.startswith("10000 nodes")
+        x, y = await page.middle_of("#grid")
+        await page.mouse(x, y, click=True)
+        await page.until(f"{TITLE} !== 'gpu-00018'")
+        assert page.complaints == []
+
+
+async def test_the_page_says_that_the_head_is_away_and_when_it_is_back(tmp_path: Path) -> None:
     head = PretendHead(64)
-    asked = 0
     real = head.fleet
 
-    async def dies():  # type: ignore[no-untyped-def]
-        nonlocal asked
-        asked += 1
-        if asked > 2:
-            raise RuntimeError("gone")
-        return await real()
+    async def gone():  # type: ignore[no-untyped-def]
+        raise RuntimeError("gone")
 
-    head.fleet = dies  # type: ignore[method-assign]
-    async with serving(page_app(head, PageOptions())) as url:
-        page, _ = await opened(url, tmp_path, 15_000)
-    away = re.search(r'<p id="away" role="alert">([^<]*)', page)
-    assert away is not None
-    assert "does not answer" in away[1]
-    assert "What you see is from" in away[1]
-    assert "64 nodes, 5 need a look" in page
+    async with opened(head, tmp_path) as page:
+        head.fleet = gone  # type: ignore[method-assign]
+        away = "document.getElementById('away')"
+        await page.until(f"!{away}.hidden")
+        said = await text(page, "#away")
+        assert "does not answer" in said
+        assert "What you see is from" in said
+        assert await page.value(TITLE) == "gpu-0018"
+        head.fleet = real  # type: ignore[method-assign]
+        await page.until(f"{away}.hidden")
+        assert await page.value("document.body.classList.contains('stale')") is False
 
 
 async def test_hostile_text_stays_text(tmp_path: Path) -> None:
     head = PretendHead(64)
     hostile = "<img src=x onerror=\"document.title='owned'\">"
-    head.change("gpu-0018", reason=hostile, slurm_state=hostile, device="gpu3")
-    async with serving(page_app(head, PageOptions())) as url:
-        page, complaints = await opened(url, tmp_path)
-    assert complaints == []
-    assert "<title>tocsin</title>" in page
-    assert "&lt;img src=x" in page
+    head.change("gpu-0018", reason=hostile, slurm_state=hostile)
+    async with opened(head, tmp_path) as page:
+        assert hostile in await text(page, "#node-facts")
+        assert await page.value("document.querySelectorAll('img[src=x]').length") == 0
+        assert await page.value("document.title") == "tocsin"
+        assert page.complaints == []
+
+
+async def test_text_stands_out_from_its_ground_in_both_themes(tmp_path: Path) -> None:
+    ratio = """(() => {
+      const light = (c) => { const v = c.match(/[\\d.]+/g).slice(0, 3).map((n) => { n /= 255;
+        return n <= 0.04045 ? n / 12.92 : ((n + 0.055) / 1.055) ** 2.4; });
+        return 0.2126 * v[0] + 0.7152 * v[1] + 0.0722 * v[2]; };
+      const probe = document.createElement('i'); document.body.append(probe);
+      const of = (name) => { probe.style.color = `var(--${name})`;
+        return light(getComputedStyle(probe).color); };
+      const found = [];
+      for (const name of ['text', 'quiet', 'fact', 'risk', 'ours', 'good', 'accent'])
+        for (const ground of ['panel', 'ground']) {
+          const [a, b] = [of(name), of(ground)].sort((x, y) => y - x);
+          found.push([name, ground, (a + 0.05) / (b + 0.05)]); }
+      probe.remove(); return found; })()"""
+    async with opened(PretendHead(64), tmp_path) as page:
+        for theme in ("light", "dark"):
+            await page.value(f"document.documentElement.dataset.theme = '{theme}'")
+            faint = [row for row in await page.value(ratio) if row[2] < 4.5]
+            assert faint == [], theme
