@@ -29,6 +29,7 @@ from daemon import __version__
 from daemon.admission import Admission, AdmissionOptions
 from daemon.clock import Clock
 from daemon.settings import Section
+from daemon.store.errors import StoreUnavailableError
 from daemon.tokens import ANY_NODE, NODE_NAME, token_in
 
 log = logging.getLogger("tocsin.gateway")
@@ -61,10 +62,6 @@ class BatchKey:
     node: str
     instance: str
     sequence: int
-
-
-class StoreUnavailableError(Exception):
-    """The store cannot keep anything now (disk full, read-only). The text says why."""
 
 
 class Accept(Protocol):

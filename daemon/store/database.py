@@ -1,0 +1,154 @@
+"""The head's one SQLite file: events, decisions, ledger, audit, labels.
+
+WAL, so that readers never wait for the writer; synchronous=FULL, so that what was committed
+survives a power cut. Each owner makes its own tables with :meth:`Database.define`.
+
+Source: https://www.sqlite.org/wal.html and https://www.sqlite.org/pragma.html
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from daemon.store.errors import StoreUnavailableError
+
+BUSY_SECONDS = 10.0
+
+Row = sqlite3.Row
+Parameters = Sequence[Any] | dict[str, Any]
+
+
+class Database:
+    """One SQLite file. Safe to use from several threads: each has a connection of its own."""
+
+    def __init__(self, path: Path | str, read_only: bool = False) -> None:
+        self.path = path
+        self.read_only = read_only
+        self._local = threading.local()
+        self._lock = threading.RLock()
+        self._all: list[sqlite3.Connection] = []
+        self._closed = False
+        # A database in memory exists in one connection only, so all threads share it.
+        self._shared: sqlite3.Connection | None = None
+        if str(path) == ":memory:":
+            self._shared = self._open()
+        elif not read_only:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+        self.connection()
+
+    def connection(self) -> sqlite3.Connection:
+        """This thread's connection, with rows that know their column names."""
+        if self._closed:
+            raise StoreUnavailableError(f"database {self.path} is closed")
+        if self._shared is not None:
+            return self._shared
+        found: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        if found is None:
+            found = self._local.connection = self._open()
+        return found
+
+    def define(self, script: str) -> None:
+        """Runs ``CREATE TABLE IF NOT EXISTS`` statements."""
+        with self._lock, _told(self.path):
+            self.connection().executescript(script)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """One write transaction: all of it is durable on leaving, or on an error none of it.
+
+        Transactions of one thread may be nested; the outermost one commits.
+        """
+        with self._lock, _told(self.path):
+            connection = self.connection()
+            if connection.in_transaction:
+                yield connection
+                return
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+            except BaseException:
+                connection.rollback()
+                raise
+            connection.commit()
+
+    def execute(self, statement: str, parameters: Parameters = ()) -> int:
+        """Runs one statement in a transaction of its own; how many rows it changed."""
+        with self.transaction() as connection:
+            return connection.execute(statement, parameters).rowcount
+
+    def query(self, statement: str, parameters: Parameters = ()) -> list[Row]:
+        """The rows of one SELECT."""
+        with self._guard(), _told(self.path):
+            return self.connection().execute(statement, parameters).fetchall()
+
+    def check(self) -> list[str]:
+        """What is wrong with the file by SQLite's own word; empty when nothing is."""
+        try:
+            rows = self.query("PRAGMA integrity_check(20)")
+        except StoreUnavailableError as error:
+            return [str(error)]
+        return [str(row[0]) for row in rows if row[0] != "ok"]
+
+    def close(self) -> None:
+        """Closes the connections of all threads."""
+        with self._lock:
+            self._closed = True
+            for connection in self._all:
+                with contextlib.suppress(sqlite3.Error):
+                    connection.close()
+            self._all.clear()
+
+    def _guard(self) -> contextlib.AbstractContextManager[Any]:
+        """Readers of a shared connection wait for its writer; others need not."""
+        return self._lock if self._shared is not None else contextlib.nullcontext()
+
+    def _open(self) -> sqlite3.Connection:
+        with _told(self.path):
+            if self.read_only:
+                target = f"file:{Path(self.path).absolute()}?mode=ro"
+            else:
+                target = f"file:{self.path}" if self.path != ":memory:" else ":memory:"
+            connection = sqlite3.connect(
+                target,
+                timeout=BUSY_SECONDS,
+                isolation_level=None,  # transactions are begun where they are meant
+                check_same_thread=False,
+                uri=target.startswith("file:"),
+            )
+            connection.row_factory = sqlite3.Row
+            if not self.read_only:
+                connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("PRAGMA synchronous=FULL")
+            connection.execute("PRAGMA foreign_keys=ON")
+            connection.execute("PRAGMA wal_autocheckpoint=1000")
+        with self._lock:
+            self._all.append(connection)
+        return connection
+
+
+@contextlib.contextmanager
+def _told(path: Path | str) -> Iterator[None]:
+    """Turns SQLite's complaints about disk and file into words that say what to do."""
+    try:
+        yield
+    except sqlite3.IntegrityError:
+        raise
+    except sqlite3.DatabaseError as error:
+        text = str(error)
+        advice = ""
+        if "full" in text:
+            advice = "; the disk is full: free space there"
+        elif "readonly" in text or "read-only" in text:
+            advice = "; the file or its file system is read-only"
+        elif "malformed" in text or "not a database" in text:
+            advice = "; the file is damaged: run tocsin store repair"
+        elif "unable to open" in text:
+            advice = "; the directory must exist and belong to the user that tocsin runs as"
+        elif "locked" not in text and "disk I/O" not in text:
+            raise
+        raise StoreUnavailableError(f"database {path}: {text}{advice}") from error

@@ -1,0 +1,266 @@
+"""The embedded store: what the head writes to.
+
+Samples go into a frame of the spool, synced; from there, some minutes later, into Parquet
+files by measurement and hour (:meth:`Store.roll`), and the spool segment is removed when
+its files are durable. A crash at any point leaves either the segment or its files, and the
+reader counts each row once. Events land in SQLite too, in the same commit.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from collectors.sample import Sample
+from daemon.frames import FrameReport
+from daemon.store.database import Database
+from daemon.store.errors import StoreUnavailableError, unavailable
+from daemon.store.events import BatchMarks, Event, EventTable
+from daemon.store.options import StoreOptions
+from daemon.store.packing import Columns, Packer, split_series
+from daemon.store.parts import all_parts, part_path, split_by_hour, write_part
+from daemon.store.reader import Reader
+from daemon.store.segments import SegmentWriter, list_segments, read_segment, segment_path
+from daemon.store.tables import from_columns, sort_once
+
+log = logging.getLogger("tocsin.store")
+
+_FRAME_RAW_BYTES = 32 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class StoreCounts:
+    """What the store did since it was opened."""
+
+    samples: int = 0
+    values: int = 0
+    commits: int = 0
+    failed_commits: int = 0
+    segments_rolled: int = 0
+    parquet_bytes: int = 0
+    damaged_bytes: int = 0
+    fault: str = ""
+
+
+class Store(Reader):
+    """A store open for writing. One process at a time; safe to use from several threads."""
+
+    def __init__(
+        self,
+        directory: Path,
+        options: StoreOptions | None = None,
+        now_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        super().__init__(directory)
+        self.now_ns = now_ns
+        self.options = options or StoreOptions(directory=directory)
+        self.counts = StoreCounts()
+        self._lock = threading.Lock()  # the frame being filled
+        self._write_lock = threading.Lock()  # the spool file
+        self._roll_lock = threading.Lock()
+        self._packer = Packer()
+        self._closed = False
+        self._make_directories()
+        self._lock_file = self._take_lock()
+        try:
+            self.database = Database(directory / "tocsin.sqlite")
+            self.event_table = EventTable(self.database)
+            self.marks = BatchMarks(self.database)
+            self._writer = SegmentWriter(self.spool_directory, self._recover())
+        except BaseException:
+            os.close(self._lock_file)
+            raise
+
+    # Writing.
+
+    def append(self, samples: Iterable[Sample], batch: tuple[str, str, int] | None = None) -> None:
+        """Adds samples to the frame being filled; they are kept from the next commit on.
+
+        ``batch`` is (node, instance, sequence) of the batch that they are: it becomes
+        durable with them.
+        """
+        with self._lock:
+            self._packer.add(samples)
+            if batch is not None:
+                self._packer.marks.append(batch)
+
+    def take(self) -> Packer:
+        """The frame filled so far, for :meth:`write`; a new one is begun."""
+        with self._lock:
+            packer, self._packer = self._packer, Packer()
+        return packer
+
+    def commit(self) -> None:
+        """Makes everything appended so far durable. Raises StoreUnavailableError.
+
+        After an error nothing of it is kept: whoever sent it sends it again.
+        """
+        self.write(self.take())
+
+    def write(self, packer: Packer) -> None:
+        """Makes one frame durable, its events and batch marks with it."""
+        if not packer:
+            return
+        payload = packer.payload()
+        with self._write_lock:
+            if self._closed:
+                raise StoreUnavailableError(f"store {self.directory} is closed")
+            try:
+                self._writer.append(payload, packer.size_bytes, self.now_ns())
+                self.event_table.add(packer.events)
+            except StoreUnavailableError as error:
+                self.counts.failed_commits += 1
+                self.counts.fault = str(error)
+                raise
+            self.counts.fault = ""
+            self.counts.commits += 1
+            self.counts.samples += packer.samples
+            self.counts.values += packer.values
+            for mark in packer.marks:
+                self.marks.note(*mark)
+            if self._writer.raw_bytes >= self.options.segment_bytes:
+                self._writer.rotate()
+
+    def seen(self, batch: Any) -> bool:
+        """Whether a batch (with node, instance, sequence) is durable already."""
+        return self.marks.seen(batch.node, batch.instance, batch.sequence)
+
+    # Rolling.
+
+    def roll(self, now_ns: int, everything: bool = False) -> int:
+        """Turns closed segments into Parquet; the open one too when it is old enough.
+
+        Meant for a thread of its own, every minute or so. Answers how many segments were
+        rolled. Raises StoreUnavailableError; then the segments stay and are rolled later.
+        """
+        with self._roll_lock:
+            with self._write_lock:
+                age_seconds = (now_ns - self._writer.opened_ns) / 1e9
+                # A clock that was set back makes the age negative: then it is due as well.
+                due = not 0 <= age_seconds < self.options.roll_seconds
+                if self._writer.number is not None and (everything or due):
+                    self._writer.rotate()
+                open_number = self._writer.number
+            rolled = 0
+            for number in list_segments(self.spool_directory):
+                if number == open_number:
+                    continue
+                self._roll_segment(number, now_ns)
+                rolled += 1
+            return rolled
+
+    def _roll_segment(self, number: int, now_ns: int) -> None:
+        path = segment_path(self.spool_directory, number)
+        report = FrameReport()
+        groups: dict[str, list[Columns]] = {}
+        marks: list[tuple[str, str, int]] = []
+        for frame in read_segment(path, report):
+            marks.extend(frame.marks)
+            for columns in frame.columns():
+                groups.setdefault(columns.measurement, []).append(columns)
+        for measurement in sorted(groups):
+            table = sort_once(from_columns(groups.pop(measurement)))
+            for day, hour, rows in split_by_hour(table):
+                target = part_path(self.parquet_directory, measurement, day, hour, number, number)
+                size = write_part(target, rows, self.options.compression_level)
+                self.counts.parquet_bytes += size
+        self.marks.save(marks, now_ns)
+        self._set_aside_damage(path, report)
+        path.unlink()
+        self.counts.segments_rolled += 1
+
+    def _set_aside_damage(self, path: Path, report: FrameReport) -> None:
+        """A damaged segment is kept for people to look at; a torn end is no loss."""
+        damaged = [damage for damage in report.damages if not damage.torn]
+        self.counts.damaged_bytes += sum(damage.length_bytes for damage in damaged)
+        if damaged:
+            log.error("spool segment %s: %d damaged stretches", path, len(damaged))
+            shutil.copy2(path, self.directory / "damaged" / path.name)
+
+    # Events.
+
+    def events(self, node: str | None = None, **conditions: Any) -> list[Event]:
+        """See :meth:`daemon.store.events.EventTable.find`."""
+        return self.event_table.find(node, **conditions)
+
+    # Opening and closing.
+
+    def close(self) -> None:
+        """Commits what is left and lets go of the store."""
+        if self._closed:
+            return
+        try:
+            self.commit()
+        finally:
+            with self._roll_lock, self._write_lock:
+                self._closed = True
+                self._writer.rotate()
+                self.database.close()
+                os.close(self._lock_file)
+
+    def _make_directories(self) -> None:
+        try:
+            for path in (self.spool_directory, self.parquet_directory, self.directory / "damaged"):
+                path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise unavailable(error, self.directory) from error
+
+    def _take_lock(self) -> int:
+        path = self.directory / "lock"
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        except OSError as error:
+            raise unavailable(error, path) from error
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(handle)
+            raise StoreUnavailableError(
+                f"store {self.directory}: another process has it open; one head writes to a store"
+            ) from error
+        return handle
+
+    def _recover(self) -> int:
+        """Takes up what an earlier process left; the number of the next segment."""
+        for leftover in self.parquet_directory.glob("*/*/*.tmp"):
+            leftover.unlink(missing_ok=True)
+        segments = list_segments(self.spool_directory)
+        highest = max(segments, default=0)
+        for number in segments:
+            report = FrameReport()
+            for frame in read_segment(segment_path(self.spool_directory, number), report):
+                for mark in frame.marks:
+                    self.marks.note(*mark)
+                # A frame may be durable and its events not: they are added once more.
+                for columns in frame.columns("event"):
+                    self.event_table.add(samples_of(columns))
+            for damage in report.damages:
+                kind = "torn end" if damage.torn else "damage"
+                log.warning("spool segment %d: %s of %d bytes", number, kind, damage.length_bytes)
+        for part in all_parts(self.parquet_directory):
+            highest = max(highest, part.last)
+        return highest + 1
+
+
+def samples_of(columns: Columns) -> list[Sample]:
+    """The rows of one group as samples again."""
+    samples = []
+    for row, series in enumerate(columns.series):
+        numbers = iter(columns.numbers[row].tolist())
+        texts = iter(columns.texts[row] if columns.texts else ())
+        fields = {
+            name: next(texts) if is_text else next(numbers)
+            for name, is_text in zip(columns.names, columns.text, strict=True)
+        }
+        samples.append(
+            Sample(columns.measurement, split_series(series), fields, int(columns.times[row]))
+        )
+    return samples

@@ -1,0 +1,171 @@
+"""Events in SQLite, beside their Parquet: found by node and kind without reading any file.
+
+Every ``event`` sample lands here once, however often it is replayed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from collectors.sample import Sample
+from daemon.store.database import Database
+
+_TABLE = """
+CREATE TABLE IF NOT EXISTS events (
+    id INTEGER PRIMARY KEY,
+    time_ns INTEGER NOT NULL,
+    node TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    code TEXT NOT NULL,
+    device TEXT NOT NULL,
+    severity REAL NOT NULL,
+    text TEXT NOT NULL,
+    process TEXT NOT NULL,
+    pid REAL,
+    UNIQUE (node, time_ns, kind, code, device, text)
+);
+CREATE INDEX IF NOT EXISTS events_by_time ON events (time_ns);
+CREATE TABLE IF NOT EXISTS batches (
+    node TEXT NOT NULL,
+    instance TEXT NOT NULL,
+    sequence INTEGER NOT NULL,
+    seen_ns INTEGER NOT NULL,
+    PRIMARY KEY (node, instance)
+) WITHOUT ROWID;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event as the store keeps it."""
+
+    id: int
+    time_ns: int
+    node: str
+    kind: str
+    code: str
+    device: str
+    severity: float
+    text: str
+    process: str
+    pid: float | None
+
+
+class EventTable:
+    """The events of the store."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        if not database.read_only:
+            database.define(_TABLE)
+
+    def add(self, samples: Iterable[Sample]) -> int:
+        """Adds ``event`` samples; how many were new."""
+        rows = [
+            (
+                sample.time_ns,
+                sample.tag("node"),
+                sample.tag("kind"),
+                sample.tag("code"),
+                sample.text("device"),
+                sample.number("severity") or 0.0,
+                sample.text("text"),
+                sample.text("process"),
+                sample.number("pid"),
+            )
+            for sample in samples
+        ]
+        if not rows:
+            return 0
+        with self.database.transaction() as connection:
+            before = connection.total_changes
+            connection.executemany(
+                "INSERT OR IGNORE INTO events (time_ns, node, kind, code, device, severity, text,"
+                " process, pid) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                rows,
+            )
+            return connection.total_changes - before
+
+    def find(
+        self,
+        node: str | None = None,
+        since_ns: int | None = None,
+        until_ns: int | None = None,
+        kinds: Sequence[str] = (),
+        min_severity: float | None = None,
+        limit: int = 1000,
+        newest_first: bool = True,
+    ) -> list[Event]:
+        """The events that fit, at most ``limit``."""
+        where, values = ["1"], []
+        conditions: tuple[tuple[str, object | None], ...] = (
+            ("node = ?", node),
+            ("time_ns >= ?", since_ns),
+            ("time_ns < ?", until_ns),
+            ("severity >= ?", min_severity),
+        )
+        for condition, value in conditions:
+            if value is not None:
+                where.append(condition)
+                values.append(value)
+        if kinds:
+            where.append(f"kind IN ({', '.join('?' * len(kinds))})")
+            values.extend(kinds)
+        order = "DESC" if newest_first else "ASC"
+        rows = self.database.query(
+            f"SELECT * FROM events WHERE {' AND '.join(where)}"  # noqa: S608 (fixed words only)
+            f" ORDER BY time_ns {order}, id {order} LIMIT ?",
+            (*values, limit),
+        )
+        return [Event(**dict(row)) for row in rows]
+
+    def forget(self, before_ns: int) -> int:
+        """Removes events older than ``before_ns``; how many."""
+        return self.database.execute("DELETE FROM events WHERE time_ns < ?", (before_ns,))
+
+
+class BatchMarks:
+    """Which batches of which sender are durable: the highest sequence of each instance.
+
+    Senders count up and send in order, so everything up to the highest is there.
+    """
+
+    PER_NODE = 16
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self._highest: dict[str, dict[str, int]] = {}
+        for row in database.query("SELECT * FROM batches ORDER BY seen_ns"):
+            self.note(row["node"], row["instance"], row["sequence"])
+
+    def seen(self, node: str, instance: str, sequence: int) -> bool:
+        """Whether this batch is durable already."""
+        return self._highest.get(node, {}).get(instance, -1) >= sequence
+
+    def note(self, node: str, instance: str, sequence: int) -> None:
+        """Takes note, in memory, of a batch whose frame is durable."""
+        instances = self._highest.setdefault(node, {})
+        known = instances.pop(instance, -1)
+        instances[instance] = max(known, sequence)  # last in order of use
+        while len(instances) > self.PER_NODE:
+            del instances[next(iter(instances))]
+
+    def save(self, marks: Iterable[tuple[str, str, int]], now_ns: int) -> None:
+        """Writes marks down, before the segment that holds them is removed."""
+        highest: dict[tuple[str, str], int] = {}
+        for node, instance, sequence in marks:
+            key = (node, instance)
+            highest[key] = max(sequence, highest.get(key, -1))
+        if not highest:
+            return
+        with self.database.transaction() as connection:
+            connection.executemany(
+                "INSERT INTO batches VALUES (?, ?, ?, ?) ON CONFLICT (node, instance) DO UPDATE"
+                " SET sequence = max(sequence, excluded.sequence), seen_ns = excluded.seen_ns",
+                [(node, instance, seq, now_ns) for (node, instance), seq in highest.items()],
+            )
+
+    def forget(self, before_ns: int) -> None:
+        """Removes the marks of senders that were not heard since ``before_ns``."""
+        self.database.execute("DELETE FROM batches WHERE seen_ns < ?", (before_ns,))

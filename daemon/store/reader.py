@@ -1,0 +1,142 @@
+"""Reads the embedded store, in any process and while another one writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from daemon.store.errors import StoreUnavailableError
+from daemon.store.packing import Columns
+from daemon.store.parts import HOUR_NS, list_parts, measurements, read_part
+from daemon.store.segments import list_segments, read_segment, segment_path
+from daemon.store.tables import TIME, empty_table, from_columns, sort_once, tags_of, unify
+
+TagFilter = Mapping[str, str | Sequence[str]]
+
+# A file may be replaced between listing and reading; then everything is listed again.
+_ATTEMPTS = 20
+
+
+class Reader:
+    """The rows of a store's spool and Parquet. Holds nothing open."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.spool_directory = directory / "spool"
+        self.parquet_directory = directory / "parquet"
+
+    def measurements(self) -> list[str]:
+        """The measurements that have rows."""
+        names = set(measurements(self.parquet_directory))
+        for number in list_segments(self.spool_directory):
+            try:
+                for frame in read_segment(segment_path(self.spool_directory, number)):
+                    names |= frame.measurements
+            except FileNotFoundError:
+                continue  # rolled meanwhile: its measurements have files now
+        return sorted(names | set(measurements(self.parquet_directory)))
+
+    def read(
+        self,
+        measurement: str,
+        start_ns: int,
+        end_ns: int,
+        tags: TagFilter | None = None,
+        fields: Sequence[str] | None = None,
+    ) -> pa.Table:
+        """The rows of ``measurement`` with start_ns <= time < end_ns, by tags and time.
+
+        ``tags`` keeps the rows whose tag has the value (or one of the values); ``fields``
+        names the fields wanted (None: all). Each (tags, time) comes once. Raises
+        StoreUnavailableError when a file is damaged.
+        """
+        for _ in range(_ATTEMPTS):
+            try:
+                return self._read(measurement, start_ns, end_ns, tags or {}, fields)
+            except FileNotFoundError:
+                continue
+        raise StoreUnavailableError(f"store {self.directory}: files keep changing while being read")
+
+    def hours(
+        self,
+        measurement: str,
+        start_ns: int,
+        end_ns: int,
+        tags: TagFilter | None = None,
+        fields: Sequence[str] | None = None,
+        step_ns: int = HOUR_NS,
+    ) -> Iterator[pa.Table]:
+        """The same rows piece by piece in order of time, so that memory stays bounded."""
+        first = start_ns - start_ns % step_ns
+        for piece_ns in range(first, end_ns, step_ns):
+            table = self.read(
+                measurement, max(start_ns, piece_ns), min(end_ns, piece_ns + step_ns), tags, fields
+            )
+            if table.num_rows:
+                yield table
+
+    def span_ns(self, measurement: str) -> tuple[int, int] | None:
+        """A span of time that holds all rows, to the hour; None without any."""
+        starts = [(p.start_ns, p.end_ns) for p in list_parts(self.parquet_directory, measurement)]
+        for number in list_segments(self.spool_directory):
+            try:
+                frames = read_segment(segment_path(self.spool_directory, number))
+                held = [frame for frame in frames if measurement in frame.measurements]
+                starts.extend((frame.head["from"], frame.head["to"] + 1) for frame in held)
+            except FileNotFoundError:
+                return self.span_ns(measurement)
+        if not starts:
+            return None
+        return min(start for start, _ in starts), max(end for _, end in starts)
+
+    def _read(
+        self,
+        measurement: str,
+        start_ns: int,
+        end_ns: int,
+        tags: TagFilter,
+        fields: Sequence[str] | None,
+    ) -> pa.Table:
+        # The spool is listed first: what is rolled after that shows as a missing segment,
+        # what is rolled before has its files by now.
+        segments = list_segments(self.spool_directory)
+        present = set(segments)
+        tables: list[pa.Table] = []
+        for part in list_parts(self.parquet_directory, measurement, start_ns, end_ns):
+            if part.first == part.last and part.first in present:
+                continue  # half rolled: the segment itself still has all of its rows
+            tables.append(_cut(read_part(part.path, fields), start_ns, end_ns, tags))
+        for number in segments:
+            columns: list[Columns] = []
+            for frame in read_segment(segment_path(self.spool_directory, number)):
+                if frame.overlaps(start_ns, end_ns):
+                    columns.extend(frame.columns(measurement))
+            table = from_columns(columns)
+            if fields is not None:
+                keep = {"time", *tags_of(table.schema), *fields}
+                table = table.select([name for name in table.column_names if name in keep])
+            tables.append(_cut(table, start_ns, end_ns, tags))
+        if not any(table.num_rows for table in tables):
+            return empty_table()
+        return sort_once(unify(tables))
+
+
+def _cut(table: pa.Table, start_ns: int, end_ns: int, tags: TagFilter) -> pa.Table:
+    """The rows within the time and with the tags."""
+    if table.num_rows == 0:
+        return table
+    time = table.column("time")
+    mask = pc.and_(
+        pc.greater_equal(time, pa.scalar(max(start_ns, -(2**63) + 2), TIME)),
+        pc.less(time, pa.scalar(min(end_ns, 2**63 - 2), TIME)),
+    )
+    for name, wanted in tags.items():
+        if name not in tags_of(table.schema):
+            return table.slice(0, 0)
+        values = [wanted] if isinstance(wanted, str) else list(wanted)
+        column = table.column(name).cast(pa.string())
+        mask = pc.and_(mask, pc.is_in(column, value_set=pa.array(values, pa.string())))
+    return table.filter(mask)

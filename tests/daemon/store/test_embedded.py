@@ -1,0 +1,481 @@
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collectors.sample import Sample, sample
+from daemon.store.embedded import Store
+from daemon.store.errors import StoreUnavailableError
+from daemon.store.options import StoreOptions
+from daemon.store.parts import HOUR_NS, all_parts, list_parts
+from daemon.store.reader import Reader
+from daemon.store.segments import list_segments, segment_path
+from daemon.store.tables import to_rows
+
+START_NS = 1_780_000_000_000_000_000 // HOUR_NS * HOUR_NS
+END_NS = START_NS + 100 * HOUR_NS
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    opened = Store(tmp_path, now_ns=lambda: START_NS)
+    yield opened
+    opened.close()
+
+
+def gpu(node: str, index: int, second: int, **fields: float) -> Sample:
+    return sample(
+        "gpu",
+        START_NS + second * 10**9,
+        fields,
+        node=node,
+        gpu=str(index),
+        uuid=f"GPU-{node}-{index}",
+    )
+
+
+def rows(reader: Reader, measurement: str = "gpu", **more: Any) -> list[dict[str, Any]]:
+    table = reader.read(measurement, START_NS - 100 * HOUR_NS, END_NS, **more)
+    return [
+        {"time": (row["time_ns"] - START_NS) / 1e9}
+        | {k: v for k, v in row.items() if k != "time_ns"}
+        for row in to_rows(table)
+    ]
+
+
+def keep(store: Store, *samples: Sample) -> None:
+    store.append(samples)
+    store.commit()
+
+
+def test_what_is_committed_is_read_from_spool_and_from_parquet(store: Store) -> None:
+    keep(store, gpu("n2", 0, 0, temperature_celsius=40.0), gpu("n1", 1, 0, power_watts=70.5))
+    expected = [
+        {"time": 0, "node": "n1", "gpu": "1", "uuid": "GPU-n1-1", "power_watts": 70.5},
+        {"time": 0, "node": "n2", "gpu": "0", "uuid": "GPU-n2-0", "temperature_celsius": 40.0},
+    ]
+    assert rows(store) == expected
+    assert store.roll(START_NS, everything=True) == 1
+    assert list_segments(store.spool_directory) == []
+    assert rows(store) == expected
+    keep(store, gpu("n1", 1, 5, power_watts=71.0))
+    assert len(rows(store)) == 3
+
+
+def test_what_is_not_committed_is_not_there(store: Store) -> None:
+    store.append([gpu("n1", 0, 0, power_watts=1.0)])
+    assert rows(store) == []
+
+
+def test_rows_are_cut_by_time_tags_and_fields(store: Store) -> None:
+    for second in range(10):
+        for node in ("n1", "n2"):
+            keep(store, gpu(node, 0, second, power_watts=float(second), temperature_celsius=1.0))
+        if second == 4:
+            store.roll(START_NS, everything=True)
+    table = store.read(
+        "gpu", START_NS + 3 * 10**9, START_NS + 6 * 10**9, {"node": "n2"}, ["power_watts"]
+    )
+    assert table.column("power_watts").to_pylist() == [3.0, 4.0, 5.0]
+    assert table.column_names == ["time", "node", "gpu", "uuid", "power_watts"]
+    assert set(table.column("node").to_pylist()) == {"n2"}
+    assert len(rows(store, tags={"node": ["n1", "n2"]})) == 20
+    assert rows(store, tags={"rack": "r1"}) == []
+    assert rows(store, tags={"node": "n9"}) == []
+    assert rows(store, "nothing") == []
+
+
+def test_the_same_point_is_stored_once_and_its_last_value_counts(store: Store) -> None:
+    keep(store, gpu("n1", 0, 0, power_watts=1.0, temperature_celsius=30.0))
+    keep(store, gpu("n1", 0, 0, power_watts=2.0))
+    expected = {"power_watts": 2.0, "temperature_celsius": 30.0}
+    for _ in range(2):
+        (row,) = rows(store)
+        assert expected.items() <= row.items()
+        store.roll(START_NS, everything=True)
+    keep(store, gpu("n1", 0, 0, memory_used_bytes=5.0))
+    for _ in range(2):
+        (row,) = rows(store)
+        assert (expected | {"memory_used_bytes": 5.0}).items() <= row.items()
+        store.roll(START_NS, everything=True)
+
+
+def test_late_rows_go_to_their_own_hour(store: Store) -> None:
+    keep(store, gpu("n1", 0, 7200, power_watts=3.0))
+    store.roll(START_NS, everything=True)
+    keep(store, gpu("n1", 0, 0, power_watts=1.0), gpu("n1", 0, -3600, power_watts=0.0))
+    keep(store, gpu("n1", 0, 3600, power_watts=2.0))
+    store.roll(START_NS, everything=True)
+    assert [row["power_watts"] for row in rows(store)] == [0.0, 1.0, 2.0, 3.0]
+    hours = {part.start_ns for part in list_parts(store.parquet_directory, "gpu")}
+    assert hours == {START_NS + h * HOUR_NS for h in (-1, 0, 1, 2)}
+
+
+def test_new_fields_and_tags_join_the_old_ones(store: Store) -> None:
+    keep(store, sample("host", START_NS, {"load_1m": 1.0}, node="n1"))
+    store.roll(START_NS, everything=True)
+    keep(store, sample("host", START_NS, {"mce_total": 2.0}, node="n1", rack="r1"))
+    found = rows(store, "host")
+    assert found == [
+        {"time": 0, "node": "n1", "load_1m": 1.0},
+        {"time": 0, "node": "n1", "rack": "r1", "mce_total": 2.0},
+    ]
+
+
+def test_a_field_that_is_a_text_one_day_keeps_both(store: Store) -> None:
+    keep(store, sample("event", START_NS, {"code_value": 1.5}, node="n1"))
+    store.roll(START_NS, everything=True)
+    keep(store, sample("event", START_NS + 1, {"code_value": "none"}, node="n1"))
+    keep(store, sample("event", START_NS + 2, {"code_value": 2.0}, node="n1"))
+    assert [row["code_value"] for row in rows(store, "event")] == ["1.5", "none", "2.0"]
+
+
+def test_a_field_called_like_a_tag_gets_another_name(store: Store) -> None:
+    keep(store, sample("event", START_NS, {"device": "0000:9b:00"}, node="n1", device="gpu3"))
+    (row,) = rows(store, "event")
+    assert (row["device"], row["device_1"]) == ("gpu3", "0000:9b:00")
+
+
+def test_odd_names_of_measurements_are_safe_on_disk(store: Store, tmp_path: Path) -> None:
+    for name in ("../evil", ".", "..", "a/b", "ä ö"):
+        keep(store, sample(name, START_NS, {"f": 1.0}, node="n1"))
+    store.roll(START_NS, everything=True)
+    assert sorted(store.measurements()) == sorted(["../evil", ".", "..", "a/b", "ä ö"])
+    for name in store.measurements():
+        assert len(rows(store, name)) == 1
+    assert not (tmp_path.parent / "evil").exists()
+
+
+def test_events_land_in_sqlite_once_however_often_they_are_replayed(store: Store) -> None:
+    event = sample(
+        "event",
+        START_NS,
+        {"text": "Xid 79", "severity": 3.0, "device": "0000:9b:00", "pid": 7.0, "process": "p"},
+        node="n1",
+        kind="xid",
+        code="79",
+    )
+    for _ in range(3):
+        keep(store, event)
+    (found,) = store.events("n1")
+    assert (found.kind, found.code, found.severity, found.device) == (
+        "xid",
+        "79",
+        3.0,
+        "0000:9b:00",
+    )
+    assert store.events(kinds=["aer"]) == []
+    assert store.events(since_ns=START_NS + 1) == []
+    assert store.events(min_severity=3.0) == [found]
+
+
+def test_a_batch_mark_is_durable_with_its_samples(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.append([gpu("n1", 0, 0, power_watts=1.0)], ("n1", "abc", 5))
+    assert not store.marks.seen("n1", "abc", 5)
+    store.commit()
+    for _ in range(3):
+        assert store.marks.seen("n1", "abc", 5)
+        assert store.marks.seen("n1", "abc", 4)
+        assert not store.marks.seen("n1", "abc", 6)
+        assert not store.marks.seen("n2", "abc", 5)
+        store.roll(START_NS, everything=True)
+        store.close()
+        store = Store(tmp_path)
+    store.close()
+
+
+def test_a_second_writer_is_refused_and_a_reader_is_not(store: Store, tmp_path: Path) -> None:
+    keep(store, gpu("n1", 0, 0, power_watts=1.0))
+    with pytest.raises(StoreUnavailableError, match="another process has it open"):
+        Store(tmp_path)
+    code = (
+        "import sys; from pathlib import Path; from daemon.store.reader import Reader;"
+        f"print(Reader(Path(sys.argv[1])).read('gpu', {START_NS}, {END_NS}).num_rows)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "1"
+
+
+def test_a_torn_frame_costs_itself_and_is_forgotten_by_the_next_start(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for second in range(3):
+        keep(store, gpu("n1", 0, second, power_watts=1.0))
+    path = segment_path(store.spool_directory, list_segments(store.spool_directory)[0])
+    store.close()
+    path.write_bytes(path.read_bytes()[:-3])
+    store = Store(tmp_path)
+    assert len(rows(store)) == 2
+    keep(store, gpu("n1", 0, 9, power_watts=1.0))
+    store.roll(START_NS, everything=True)
+    assert [row["time"] for row in rows(store)] == [0, 1, 9]
+    assert not list((tmp_path / "damaged").iterdir())
+    store.close()
+
+
+def test_a_damaged_frame_costs_itself_and_the_segment_is_set_aside(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for second in range(5):
+        keep(store, gpu("n1", 0, second, power_watts=1.0))
+    path = segment_path(store.spool_directory, list_segments(store.spool_directory)[0])
+    store.close()
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(bytes(data))
+    store = Store(tmp_path)
+    assert len(rows(store)) == 4
+    store.roll(START_NS, everything=True)
+    assert [row["time"] for row in rows(store)] == [0, 1, 3, 4]
+    assert [p.name for p in (tmp_path / "damaged").iterdir()] == [path.name]
+    assert store.counts.damaged_bytes > 0
+    store.close()
+
+
+@pytest.mark.parametrize("crash", ["before the parts", "between the parts", "before the removal"])
+def test_a_crash_while_rolling_neither_loses_nor_doubles(
+    tmp_path: Path, crash: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Crash(BaseException):
+        pass
+
+    store = Store(tmp_path)
+    for hour in range(3):
+        keep(store, gpu("n1", 0, hour * 3600, power_watts=1.0))
+        keep(store, sample("host", START_NS + hour * HOUR_NS, {"load_1m": 1.0}, node="n1"))
+    from daemon.store import embedded
+
+    real = embedded.write_part
+    calls = []
+
+    def failing(path: Path, table: Any, level: int) -> int:
+        calls.append(path)
+        if crash == "before the parts" or (crash == "between the parts" and len(calls) == 4):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.with_suffix(".tmp").write_bytes(b"PAR1 half a file")
+            raise Crash
+        return real(path, table, level)
+
+    monkeypatch.setattr(embedded, "write_part", failing)
+    if crash == "before the removal":
+        monkeypatch.setattr(Path, "unlink", lambda *_: (_ for _ in ()).throw(Crash()))
+    with pytest.raises(Crash):
+        store.roll(START_NS, everything=True)
+    monkeypatch.undo()
+    assert len(rows(store)) == len(rows(store, "host")) == 3
+    store.close()
+    store = Store(tmp_path)
+    assert not list(tmp_path.rglob("*.tmp"))
+    for _ in range(2):
+        assert len(rows(store)) == len(rows(store, "host")) == 3
+        store.roll(START_NS, everything=True)
+    assert len(list(all_parts(store.parquet_directory))) == 6
+    store.close()
+
+
+def fill(store: Store) -> None:
+    noise = random.Random(1)
+    for second in range(1, 2000):
+        keep(store, *(gpu("n1", i, second, power_watts=noise.random()) for i in range(500)))
+
+
+def test_a_disk_that_is_full_is_said_and_costs_no_earlier_row(tmp_path: Path) -> None:
+    # A file system of its own, too small for what is written.
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)],
+        check=False,
+        capture_output=True,
+    )
+    if mounted.returncode != 0:
+        pytest.skip("needs the right to mount a small file system")
+    try:
+        store = Store(disk / "store")
+        keep(store, gpu("n1", 0, 0, power_watts=1.0))
+        with pytest.raises(StoreUnavailableError, match="free space there") as told:
+            fill(store)
+        assert str(disk) in str(told.value)
+        kept = len(rows(store))
+        assert (kept - 1) % 500 == 0, "no half commit is readable"
+        (disk / "store" / "spool").rename(disk / "spool.away")
+        for path in (disk / "spool.away").iterdir():
+            path.unlink()
+        keep(store, gpu("n1", 0, 5000, power_watts=2.0))
+        assert [row["time"] for row in rows(store)] == [5000]
+        store.close()
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=False)
+
+
+def test_a_read_only_disk_is_said_in_words(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(disk)], check=False, capture_output=True
+    )
+    if mounted.returncode != 0:
+        pytest.skip("needs the right to mount a read-only file system")
+    try:
+        with pytest.raises(StoreUnavailableError, match="read-only; look for disk errors"):
+            Store(disk / "store")
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=False)
+
+
+CHILD = """
+import sys, random
+from pathlib import Path
+from collectors.sample import sample
+from daemon.store.embedded import Store
+from daemon.store.options import StoreOptions
+directory, first = Path(sys.argv[1]), int(sys.argv[2])
+store = Store(directory, StoreOptions(directory=directory, segment_bytes=65536))
+number, start = first, int(sys.argv[3])
+while True:
+    batch = []
+    for _ in range(random.randrange(1, 30)):
+        batch.append(sample("gpu", start + number * 10**9, {"number": float(number)}, node="n1"))
+        if number % 7 == 0:
+            fields = {"text": f"event {number}", "severity": 1.0}
+            batch.append(sample("event", start + number * 10**9, fields, node="n1", kind="k"))
+        number += 1
+    store.append(batch, ("n1", "kill", number - 1))
+    store.commit()
+    sys.stdout.write(f"{number}\\n"); sys.stdout.flush()
+    if random.random() < 0.05:
+        store.roll(0)
+        if random.random() < 0.3:
+            store.roll(0, everything=True)
+"""
+
+
+@pytest.mark.slow
+def test_kill_9_at_random_moments_loses_and_doubles_nothing_acknowledged(tmp_path: Path) -> None:
+    rounds = int(os.environ.get("TOCSIN_KILL_ROUNDS", "15"))
+    rng = random.Random(7)
+    directory = tmp_path / "store"
+    acknowledged = 0
+    for _ in range(rounds):
+        with subprocess.Popen(
+            [sys.executable, "-c", CHILD, str(directory), str(acknowledged), str(START_NS)],
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as child:
+            assert child.stdout is not None
+            for _ in range(rng.randrange(1, 120)):
+                line = child.stdout.readline()
+                assert line, "the child ended by itself"
+                acknowledged = int(line)
+            child.kill()
+            # What came out of the pipe before the kill was acknowledged too.
+            for line in child.stdout:
+                if line.endswith("\n"):
+                    acknowledged = int(line)
+        table = Reader(directory).read("gpu", 0, 2**62)
+        numbers = [int(n) for n in table.column("number").to_pylist()]
+        assert len(numbers) == len(set(numbers)), "a row is doubled"
+        assert sorted(numbers)[:acknowledged] == list(range(acknowledged)), "a row is lost"
+    with_store = Store(directory)
+    assert with_store.marks.seen("n1", "kill", acknowledged - 1)
+    texts = [e.text for e in with_store.events("n1", limit=10**6, newest_first=False)]
+    expected = [f"event {n}" for n in range(0, acknowledged, 7)]
+    assert [t for t in texts if int(t.split()[1]) < acknowledged] == expected
+    with_store.close()
+
+
+def test_readers_of_another_process_see_every_row_while_segments_are_rolled(tmp_path: Path) -> None:
+    store = Store(tmp_path, StoreOptions(directory=tmp_path, segment_bytes=65536))
+    reader = Reader(tmp_path)
+    code = """
+import sys
+from pathlib import Path
+from daemon.store.reader import Reader
+reader = Reader(Path(sys.argv[1]))
+print("ready", flush=True)
+for line in sys.stdin:
+    table = reader.read("gpu", 0, 2**62)
+    print(table.num_rows, flush=True)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdout.readline()
+        written = 0
+        for step in range(60):
+            child.stdin.write("go\n")
+            child.stdin.flush()
+            before = written
+            keep(store, *(gpu("n1", i, step, power_watts=1.0) for i in range(20)))
+            written += 20
+            store.roll(START_NS, everything=True)
+            assert before <= int(child.stdout.readline()) <= written
+        child.stdin.close()
+    assert reader.read("gpu", 0, 2**62).num_rows == written
+    store.close()
+
+
+points = st.tuples(
+    st.sampled_from(["n1", "n2"]),
+    st.integers(0, 5),
+    st.dictionaries(
+        st.sampled_from("abc"),
+        st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=3),
+        min_size=1,
+    ),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(points, max_size=5) | st.just("roll") | st.just("reopen"), max_size=8))
+def test_the_store_holds_what_a_dictionary_would(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[Any]
+) -> None:
+    directory = tmp_path_factory.mktemp("model")
+    store = Store(directory)
+    model: dict[tuple[str, int], dict[str, Any]] = {}
+    for step in steps:
+        if step == "roll":
+            store.roll(START_NS, everything=True)
+        elif step == "reopen":
+            store.close()
+            store = Store(directory)
+        else:
+            for node, second, fields in step:
+                # One commit each: within one, points of different fields have no order.
+                keep(store, sample("event", START_NS + second, dict(fields), node=node))
+                model.setdefault((node, second), {}).update(fields)
+    text = {name for fields in model.values() for name, v in fields.items() if isinstance(v, str)}
+    table = store.read("event", START_NS, START_NS + 100)
+    found = {
+        (row["node"], row["time_ns"] - START_NS): {
+            name: row[name] for name in "abc" if row.get(name) is not None
+        }
+        for row in to_rows(table)
+    }
+    store.close()
+    for key, fields in model.items():
+        expected = {
+            name: value if isinstance(value, str) or name not in text else None
+            for name, value in fields.items()
+        }
+        assert set(found[key]) == set(fields)
+        for name, value in expected.items():
+            if value is not None:
+                assert found[key][name] == value
+            else:
+                assert float(found[key][name]) == fields[name]
+    assert len(found) == len(model)
