@@ -128,8 +128,7 @@ class SilenceTracker:
             # The reading's own times give the cadence: a spool that is emptied in one go
             # would make every source look fast.
             step_ns = sample.time_ns - source.time_ns
-            high_ns = int(self.options.high_seconds * SECOND_NS)
-            if 0 < step_ns < high_ns:
+            if 0 < step_ns < self.options.forget_seconds * SECOND_NS:
                 before = source.interval_ns or step_ns
                 source.interval_ns = before + (min(step_ns, 4 * before) - before) // 4
         source.time_ns = sample.time_ns
@@ -165,7 +164,8 @@ class SilenceTracker:
             found.extend(parts)
             if not parts and node.sources and all(one.up for one in node.sources.values()):
                 node.well_until_ns = min(
-                    one.heard_ns + self._limit_ns(one) for one in node.sources.values()
+                    *(one.heard_ns + self._limit_ns(one) for one in node.sources.values()),
+                    node.heard_ns + self._node_limit_ns(node.sources.values()),
                 )
         return sorted(found, key=lambda one: (one.node, one.source))
 
@@ -207,7 +207,7 @@ class SilenceTracker:
                 return None
             since_ns = node.expected_ns
             return self._silence(name, "", "agent", since_ns, now_ns, "was never heard")
-        limit_ns = min(self._limit_ns(one) for one in own)
+        limit_ns = self._node_limit_ns(own)
         age_ns = now_ns - node.heard_ns
         if age_ns <= limit_ns or not self._judged(node.heard_ns, limit_ns, now_ns):
             return None
@@ -248,12 +248,21 @@ class SilenceTracker:
         return Silence(name, source, cause, since_ns, age_seconds, text)
 
     def _limit_ns(self, source: _Source) -> int:
+        """How long a source may be late. One whose cadence is not known yet has all the time."""
         options = self.options
-        interval = source.interval_ns / SECOND_NS or options.expected_seconds
-        seconds = min(
-            max(options.missed_intervals * interval, options.low_seconds), options.high_seconds
-        )
+        interval = source.interval_ns / SECOND_NS
+        high = max(options.high_seconds, 2 * interval)
+        if not interval:
+            return int(high * SECOND_NS)
+        seconds = min(max(options.missed_intervals * interval, options.low_seconds), high)
         return int(seconds * SECOND_NS)
+
+    def _node_limit_ns(self, sources: Iterable[_Source]) -> int:
+        """How long a node may be late: as its quickest source, or as nodes are expected."""
+        paced = [self._limit_ns(one) for one in sources if one.interval_ns]
+        options = self.options
+        expected = max(options.missed_intervals * options.expected_seconds, options.low_seconds)
+        return min(paced, default=int(expected * SECOND_NS))
 
     def _judged(self, heard_ns: int, limit_ns: int, now_ns: int) -> bool:
         """Whether silence may be told: heard since our start, or twice the time is up."""
