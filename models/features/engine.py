@@ -74,23 +74,23 @@ class FeatureEngine:
         self,
         measurement: str,
         tags: Sequence[Tags],
+        which: Rows,
         times_ns: Times,
         fields: Mapping[str, Floats],
     ) -> None:
-        """The same for a columnar history: reading i has tags[i], times_ns[i], fields[..][i].
+        """The same for a columnar history: reading i has tags[which[i]], times_ns[i], ...
 
-        Arrival is taken as the reading's own time, for a history does not know it.
+        Arrival is taken as the reading's own time, for a history does not know it. A part
+        that is replaced within one call keeps its old history; call it day by day.
         """
         self.flush()
-        count = len(tags)
         for table, state in self._streams.get(measurement, []):
-            found = (table.resolve(state, one, _nothing) for one in tags)
-            rows = np.fromiter(found, np.int64, count)
-            x = np.full((count, len(state.fields)), np.nan)
+            row_of = np.array([table.resolve(state, one, _nothing) for one in tags], np.int64)
+            x = np.full((len(which), len(state.fields)), np.nan)
             for index, name in enumerate(state.fields):
                 if name in fields:
                     x[:, index] = fields[name]
-            self._update(table, state, rows, times_ns, times_ns, x)
+            self._update(table, state, row_of[which], times_ns, times_ns, x)
 
     def flush(self) -> None:
         """Works off the queues."""

@@ -105,7 +105,9 @@ def test_columns_give_what_samples_give() -> None:
             name: np.array([one.fields.get(name, np.nan) for one in gpus], float) for name in names
         }
         times = np.array([one.time_ns for one in gpus])
-        by_column.observe_columns("gpu", [one.tags for one in gpus], times, fields)
+        by_column.observe_columns(
+            "gpu", [one.tags for one in gpus], np.arange(len(gpus)), times, fields
+        )
     assert same(by_sample.frame(END), by_column.frame(END))
 
 
@@ -117,7 +119,7 @@ def test_columns_of_a_whole_history_in_one_call() -> None:
         for name in sorted({name for one in gpus for name in one.fields})
     }
     times = np.array([one.time_ns for one in gpus])
-    one_call.observe_columns("gpu", [one.tags for one in gpus], times, fields)
+    one_call.observe_columns("gpu", [one.tags for one in gpus], np.arange(len(gpus)), times, fields)
     for now_ns, samples in HISTORY:
         many.observe([one for one in samples if one.measurement == "gpu"], now_ns)
     assert same(one_call.frame(END), many.frame(END))

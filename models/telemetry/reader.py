@@ -1,0 +1,222 @@
+"""Reads a telemetry directory in order of time, window by window, whatever its size.
+
+A measurement is a Parquet file or folder (``gpu.parquet``, ``gpu/*.parquet``) or a CSV
+(``gpu.csv``, also .gz, .bz2 and .xz). Parquet is read by time range; CSV is read once.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
+import pyarrow.dataset as ds
+from numpy.typing import NDArray
+
+from collectors.sample import Tags
+from models.telemetry.chunk import TAG_COLUMNS, Chunk
+
+DAY_NS = 86_400_000_000_000
+_TIME = pa.timestamp("ns", tz="UTC")
+
+
+class Telemetry:
+    """The tables of ``directory``. ``without``: ``gpu`` or ``gpu:power_watts`` to leave out."""
+
+    def __init__(self, directory: Path, without: Sequence[str] = ()) -> None:
+        if not directory.is_dir():
+            raise FileNotFoundError(f"{directory} is not a folder")
+        self.directory = directory
+        left_out = {one for one in without if ":" not in one}
+        self._without: dict[str, list[str]] = {}
+        for one in without:
+            name, _, field = one.partition(":")
+            if field:
+                self._without.setdefault(name, []).append(field)
+        self._sources: dict[str, ds.Dataset | pa.Table] = {}
+        for name in TAG_COLUMNS:
+            source = None if name in left_out else _open(directory, name)
+            if source is not None:
+                self._sources[name] = source
+        if not self._sources:
+            raise FileNotFoundError(
+                f"{directory} holds no table that tocsin knows (gpu.parquet ...)"
+            )
+
+    @property
+    def measurements(self) -> tuple[str, ...]:
+        """What there is, in the design's order."""
+        return tuple(self._sources)
+
+    def span_ns(self) -> tuple[int, int]:
+        """Time of the first and the last reading."""
+        lows, highs = [], []
+        for source in self._sources.values():
+            column = _times(source)
+            if len(column):
+                low_high = pc.min_max(column)
+                lows.append(low_high["min"].value)
+                highs.append(low_high["max"].value)
+        if not lows:
+            raise ValueError(f"{self.directory} holds no readings")
+        return min(lows), max(highs)
+
+    def windows(
+        self, window_ns: int, measurements: Sequence[str] | None = None
+    ) -> Iterator[tuple[int, list[Chunk]]]:
+        """(end of window, its chunks by measurement), each chunk sorted by time.
+
+        Parquet is read a day at a time and cut into windows in memory.
+        """
+        first_ns, last_ns = self.span_ns()
+        start_ns = first_ns - first_ns % window_ns
+        span_ns = max(window_ns, DAY_NS - DAY_NS % window_ns)
+        names = [name for name in self._sources if measurements is None or name in measurements]
+        for day_ns in range(start_ns, last_ns + 1, span_ns):
+            stop_ns = min(day_ns + span_ns, last_ns - last_ns % window_ns + window_ns)
+            chunks = [self.chunk(name, day_ns, stop_ns) for name in names]
+            for begin_ns in range(day_ns, stop_ns, window_ns):
+                end_ns = begin_ns + window_ns
+                yield end_ns, [part for one in chunks if len(part := _cut(one, begin_ns, end_ns))]
+
+    def chunk(self, measurement: str, begin_ns: int, end_ns: int) -> Chunk:
+        """All readings of a measurement with begin <= time < end, sorted by time."""
+        source = self._sources[measurement]
+        low, high = pa.scalar(begin_ns, _TIME), pa.scalar(end_ns, _TIME)
+        time = ds.field("time")
+        within = (time >= low) & (time < high)
+        if isinstance(source, pa.Table):
+            table = source.filter(within)
+        else:
+            table = source.to_table(filter=within)
+        chunk = _to_chunk(measurement, table)
+        return chunk.without(self._without.get(measurement, []))
+
+
+def _open(directory: Path, name: str) -> ds.Dataset | pa.Table | None:
+    for path in (directory / f"{name}.parquet", directory / name):
+        if path.exists():
+            dataset = ds.dataset(path, format="parquet")
+            if "time" not in dataset.schema.names:
+                raise ValueError(f"{path} has no column time")
+            kind = dataset.schema.field("time").type
+            return dataset if kind == _TIME else _with_time(dataset.to_table(), path)
+    for suffix in (".csv", ".csv.gz", ".csv.bz2", ".csv.xz"):
+        path = directory / f"{name}{suffix}"
+        if path.exists():
+            return _read_csv(name, path)
+    return None
+
+
+def open_bytes(path: Path) -> IO[bytes]:
+    """Opens a file that may be compressed (.gz, .bz2, .xz) for reading."""
+    if path.suffix == ".gz":
+        return cast(IO[bytes], gzip.open(path, "rb"))
+    if path.suffix == ".bz2":
+        return bz2.open(path, "rb")
+    if path.suffix == ".xz":
+        return lzma.open(path, "rb")
+    return path.open("rb")
+
+
+def _read_csv(name: str, path: Path) -> pa.Table:
+    texts = {tag: pa.string() for tag in (*TAG_COLUMNS[name], "time")}
+    options = pacsv.ConvertOptions(column_types=texts, strings_can_be_null=True)
+    with open_bytes(path) as file:
+        return _with_time(pacsv.read_csv(file, convert_options=options), path)
+
+
+def _with_time(table: pa.Table, path: Path) -> pa.Table:
+    """``table`` with its time as UTC nanoseconds and sorted by it."""
+    if "time" not in table.column_names:
+        raise ValueError(f"{path} has no column time")
+    index = table.column_names.index("time")
+    column = table.column("time")
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        naive = pc.replace_substring_regex(column, r"(Z|\+00:00)$", "")
+        naive = pc.replace_substring(naive, "T", " ")
+        column = naive.cast(pa.timestamp("ns"))
+    if pa.types.is_timestamp(column.type) and column.type.tz is None:
+        column = pc.assume_timezone(column, "UTC")
+    if pa.types.is_integer(column.type):
+        column = column.cast(pa.int64())
+    return table.set_column(index, "time", column.cast(_TIME)).sort_by("time")
+
+
+def _times(source: ds.Dataset | pa.Table) -> pa.ChunkedArray:
+    if isinstance(source, pa.Table):
+        return source.column("time")
+    return source.to_table(columns=["time"]).column("time")
+
+
+def _to_chunk(measurement: str, table: pa.Table) -> Chunk:
+    times = table.column("time").cast(pa.int64()).to_numpy()
+    tags, which = _tags(measurement, table)
+    fields: dict[str, NDArray[np.float64]] = {}
+    texts: dict[str, Sequence[str]] = {}
+    for name in table.column_names:
+        if name == "time" or name in TAG_COLUMNS[measurement]:
+            continue
+        column = table.column(name)
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            texts[name] = [text or "" for text in column.to_pylist()]
+        elif not pa.types.is_null(column.type):
+            fields[name] = column.cast(pa.float64()).to_numpy().astype(np.float64, copy=False)
+    if len(times) > 1 and bool((np.diff(times) < 0).any()):
+        order = np.argsort(times, kind="stable")
+        times, which = times[order], which[order]
+        fields = {name: values[order] for name, values in fields.items()}
+        texts = {name: [column[i] for i in order.tolist()] for name, column in texts.items()}
+    return Chunk(measurement, tags, which, times, fields, texts)
+
+
+def _tags(measurement: str, table: pa.Table) -> tuple[list[Tags], NDArray[np.int64]]:
+    """The different tag sets of a table, and which one each row has."""
+    names = [name for name in TAG_COLUMNS[measurement] if name in table.column_names]
+    code = np.zeros(len(table), np.int64)
+    values: list[list[str]] = []
+    for name in names:
+        column = table.column(name)
+        if not pa.types.is_dictionary(column.type):
+            column = column.cast(pa.string()).dictionary_encode()
+        whole = column.combine_chunks()
+        if isinstance(whole, pa.ChunkedArray):
+            whole = whole.unify_dictionaries().combine_chunks()
+        texts = [text or "" for text in whole.dictionary.to_pylist()]
+        indices = whole.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)
+        values.append([*texts, ""])
+        code = code * (len(texts) + 1) + indices.astype(np.int64)
+    different, which = np.unique(code, return_inverse=True)
+    tags: list[Tags] = []
+    for one in different.tolist():
+        parts = []
+        for name, texts in zip(reversed(names), reversed(values), strict=True):
+            one, index = divmod(one, len(texts))
+            if texts[index]:
+                parts.append((name, texts[index]))
+        tags.append(tuple(sorted(parts)))
+    return tags, which.astype(np.int64)
+
+
+def _cut(chunk: Chunk, begin_ns: int, end_ns: int) -> Chunk:
+    low, high = np.searchsorted(chunk.times_ns, [begin_ns, end_ns])
+    if low == 0 and high == len(chunk):
+        return chunk
+    part = slice(int(low), int(high))
+    return Chunk(
+        chunk.measurement,
+        chunk.tags,
+        chunk.which[part],
+        chunk.times_ns[part],
+        {name: values[part] for name, values in chunk.fields.items()},
+        {name: texts[part] for name, texts in chunk.texts.items()},
+    )
