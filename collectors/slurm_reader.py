@@ -245,11 +245,17 @@ def trouble(result: Result) -> SlurmTrouble:
         return SlurmTrouble(MISSING, result.fault)
     if result.status in ("timeout", "stuck"):
         return SlurmTrouble(HUNG, f"slurmctld does not answer: {result.fault}")
-    said = clip((result.stderr or result.stdout)[:4000].decode("utf-8", "replace"), 300)
+    said = (result.stderr or result.stdout)[:4000].decode("utf-8", "replace")
+    return trouble_of_text(said, name, result.fault)
+
+
+def trouble_of_text(said: str, name: str, fault: str = "") -> SlurmTrouble:
+    """The named error in what one of Slurm's commands said."""
+    said = clip(said, 300)
     for kind, pattern, advice in _WORDS:
         if re.search(pattern, said, re.IGNORECASE):
             return SlurmTrouble(kind, f"{advice} ({name}: {said})")
-    return SlurmTrouble(GARBAGE, result.fault or f"{name} gave nothing to read: {said}")
+    return SlurmTrouble(GARBAGE, fault or f"{name} gave nothing to read: {said}")
 
 
 def parse_jobs(text: str) -> dict[str, Job]:

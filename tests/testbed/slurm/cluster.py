@@ -203,6 +203,11 @@ class Cluster:
         for node in self.nodes:
             if not (self.directory / f"run/slurmd.{node}.pid").exists() or not self._slurmd(node):
                 self.node("start-node", node)
+        # After a restart of slurmctld a node is UNKNOWN until it has registered.
+        wait_for(
+            lambda: all("UNKNOWN" not in self.show()[n][0] for n in self.nodes),
+            "all nodes to register",
+        )
         dirty = [n for n, (words, reason) in self.show().items() if words != {"IDLE"} or reason]
         own = [name for name in dirty if name in self.nodes]
         if own:

@@ -1,0 +1,125 @@
+"""slurmctld's own log, as the witness of what happened between a look and a write.
+
+slurmctld logs each node update at its default level (info), under the lock that applies it, so
+the order of the lines is the order of the updates (src/slurmctld/node_mgr.c, update_node):
+
+    [2026-11-30T02:51:57.286] update_node: node n3 reason set to: bad DIMM
+    [2026-11-30T02:51:57.286] update_node: node n3 state set to DRAINED
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+# What can be written between two looks; more than this is not a window but a flood.
+READ_LIMIT_BYTES = 8 * 1024 * 1024
+_LINE = re.compile(r"update_node: node (\S+) (reason|state) set to:? ?(.*)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in the log: the file (by inode) and the byte."""
+
+    inode: int
+    offset_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """One logged change of a node; ``what`` is ``reason`` or ``state``."""
+
+    node: str
+    what: str
+    value: str
+
+
+class ControllerLog:
+    """Reads the log where it can; where it cannot, ``position`` is None and says why."""
+
+    def __init__(self, path: Path | None, why: str = "") -> None:
+        self.path = path
+        self.why = why
+
+    def position(self) -> Position | None:
+        """The end of the log now."""
+        if self.path is None:
+            return None
+        try:
+            status = self.path.stat()
+            with self.path.open("rb"):
+                pass
+        except OSError as error:
+            self.why = f"{self.path}: {error.strerror}"
+            return None
+        self.why = ""
+        return Position(status.st_ino, status.st_size)
+
+    def since(self, begin: Position | None) -> list[Update] | None:
+        """The updates logged after ``begin``; None where that cannot be known."""
+        if begin is None or self.path is None:
+            return None
+        try:
+            with self.path.open("rb") as stream:
+                status = self.path.stat()
+                if status.st_ino != begin.inode or status.st_size < begin.offset_bytes:
+                    self.why = "the log was rotated in between"
+                    return None
+                stream.seek(begin.offset_bytes)
+                text = stream.read(READ_LIMIT_BYTES).decode("utf-8", "replace")
+        except OSError as error:
+            self.why = f"{self.path}: {error.strerror}"
+            return None
+        return list(_updates(text.splitlines()))
+
+
+def _updates(lines: Iterable[str]) -> Iterable[Update]:
+    for line in lines:
+        match = _LINE.search(line)
+        if match:
+            yield Update(match[1], match[2], match[3].rstrip())
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """What somebody else did to a node in the window, before our write replaced it."""
+
+    reason: str
+    drained: bool
+    down: bool
+
+
+def overwritten(updates: list[Update], node: str, ours: str) -> Foreign | None:
+    """The foreign change of ``node`` that our write of ``ours`` replaced, if there was one.
+
+    With ``ours`` empty (an undrain), every change of another's reason before our state change
+    counts: the last state line that is not DRAIN is taken for ours.
+    """
+    mine = [update for update in updates if update.node == node]
+    end = _our_write(mine, ours)
+    if end is None:
+        return None
+    before = mine[:end]
+    reasons = [
+        update.value for update in before if update.what == "reason" and update.value != ours
+    ]
+    if not reasons or not reasons[-1]:
+        return None
+    states = [update.value for update in before if update.what == "state"]
+    return Foreign(
+        reasons[-1],
+        drained=any(state.startswith("DRAIN") for state in states) or not states,
+        down=any(state.startswith("DOWN") for state in states),
+    )
+
+
+def _our_write(mine: list[Update], ours: str) -> int | None:
+    for index in range(len(mine) - 1, -1, -1):
+        update = mine[index]
+        if ours and update.what == "reason" and update.value == ours:
+            return index
+        if not ours and update.what == "state" and not update.value.startswith(("DRAIN", "DOWN")):
+            return index
+    return None

@@ -1,0 +1,261 @@
+"""One contract for every adapter: the simulated one, and the real ones on the real testbed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+import pytest
+
+from collectors.command import Runner
+from collectors.slurm_nodes import NodeState
+from collectors.slurm_reader import Tools
+from daemon.slurm.adapter import SlurmAdapter, SlurmUnavailable, plain_text, same_reason
+from daemon.slurm.cli import CliAdapter
+from daemon.slurm.simulated import SimulatedSlurm
+from tests.testbed.slurm.cluster import Cluster
+
+OURS = "tocsin:x79 gpu3 9f2c; fell off the bus; tocsin explain 9f2c"
+THEIRS = "ops: swap the PSU, ask Zoe = x [y@z]"
+
+
+def free(node: NodeState) -> str:
+    """The check that a drain makes: nobody else's, and working."""
+    if node.drain or node.reason:
+        return f"has the reason {node.reason!r}"
+    return "" if node.registered else f"is {node.words}"
+
+
+def ours(node: NodeState) -> str:
+    return "" if node.drain and same_reason(node.reason, OURS) else "is not ours"
+
+
+class Person(Protocol):
+    """Somebody else at the same Slurm."""
+
+    def __call__(self, name: str, *, state: str = "", reason: str = "") -> None: ...
+
+
+class World:
+    """An adapter, a person beside it, and a window between look and write to act in."""
+
+    def __init__(self) -> None:
+        self.window: Callable[[], None] = lambda: None
+        self.adapter: SlurmAdapter
+        self.person: Person
+
+    def node(self, name: str) -> NodeState:
+        return self.adapter.nodes([name])[name]
+
+
+def simulated_world() -> World:
+    world = World()
+    nodes = [
+        NodeState(f"n{i}", base="idle", partitions=("batch",), gpus_configured=8, boot_time_ns=1)
+        for i in range(1, 5)
+    ]
+    slurm = SimulatedSlurm(nodes, time.time_ns, window=lambda: world.window())
+    world.adapter = slurm
+    world.person = lambda name, *, state="", reason="": slurm.set(name, state=state, reason=reason)
+    return world
+
+
+def cli_world(cluster: Cluster) -> World:
+    world = World()
+    world.adapter = CliAdapter(Tools(), Runner(), window=lambda: world.window())
+
+    def person(name: str, *, state: str = "", reason: str = "") -> None:
+        settings = {key: value for key, value in (("state", state), ("reason", reason)) if value}
+        cluster.update(name, **settings)
+
+    world.person = person
+    return world
+
+
+@pytest.fixture(params=["simulated", pytest.param("cli", marks=pytest.mark.slurm)])
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    if request.param == "simulated":
+        made = simulated_world()
+    else:
+        made = cli_world(request.getfixturevalue("slurm"))
+    yield made
+    made.adapter.close()
+
+
+def test_a_drain_is_written_and_read_back(world: World) -> None:
+    outcome = world.adapter.drain({"n1": OURS}, free)
+    assert set(outcome.done) == {"n1"}
+    node = world.node("n1")
+    assert node.drained
+    assert node.reason == OURS
+    assert not world.node("n2").drain
+
+
+def test_several_nodes_with_one_reason_and_one_with_another(world: World) -> None:
+    outcome = world.adapter.drain({"n1": OURS, "n2": OURS, "n4": "tocsin:x48 gpu0 1111"}, free)
+    assert set(outcome.done) == {"n1", "n2", "n4"}
+    assert world.node("n4").reason == "tocsin:x48 gpu0 1111"
+    outcome = world.adapter.undrain(["n1", "n2", "n4"], ours)
+    assert set(outcome.done) == {"n1", "n2"}
+    assert outcome.skipped == {"n4": "is not ours"}
+    assert not world.node("n1").drain
+    assert world.node("n4").drain
+
+
+def test_an_operators_drain_is_neither_changed_nor_lifted(world: World) -> None:
+    world.person("n1", state="drain", reason=THEIRS)
+    before = world.node("n1")
+    outcome = world.adapter.drain({"n1": OURS, "n2": OURS}, free)
+    assert THEIRS in outcome.skipped["n1"]
+    assert set(outcome.done) == {"n2"}
+    assert world.adapter.undrain(["n1"], ours).done == {}
+    assert world.node("n1") == before
+
+
+def test_a_drain_set_between_look_and_write_is_put_back(world: World) -> None:
+    world.window = lambda: world.person("n1", state="drain", reason=THEIRS)
+    outcome = world.adapter.drain({"n1": OURS, "n2": OURS}, free)
+    assert outcome.restored == {"n1": THEIRS}
+    assert set(outcome.done) == {"n2"}
+    node = world.node("n1")
+    assert node.drain
+    assert node.reason == THEIRS
+
+
+def test_a_node_relabelled_between_look_and_undrain_stays_drained(world: World) -> None:
+    world.adapter.drain({"n1": OURS, "n2": OURS}, free)
+    world.window = lambda: world.person("n1", reason=THEIRS)
+    outcome = world.adapter.undrain(["n1", "n2"], ours)
+    assert outcome.restored == {"n1": THEIRS}
+    assert set(outcome.done) == {"n2"}
+    node = world.node("n1")
+    assert node.drain
+    assert node.reason == THEIRS
+    assert not world.node("n2").drain
+
+
+def test_a_node_taken_down_between_look_and_write_stays_as_it_was_set(world: World) -> None:
+    world.window = lambda: world.person("n1", state="down", reason=THEIRS)
+    world.adapter.drain({"n1": OURS}, free)
+    node = world.node("n1")
+    assert node.down
+    assert node.reason == THEIRS
+    assert not node.drain
+
+
+def test_undrain_leaves_a_down_node_down(world: World) -> None:
+    world.adapter.drain({"n1": OURS}, free)
+    world.person("n1", state="down", reason=OURS)
+    world.adapter.undrain(["n1"], ours)
+    assert world.node("n1").down
+
+
+def test_an_unknown_node_is_skipped_and_costs_no_other(world: World) -> None:
+    outcome = world.adapter.drain({"n99": OURS, "n1": OURS}, free)
+    assert "does not know" in outcome.skipped["n99"]
+    assert set(outcome.done) == {"n1"}
+
+
+def test_nothing_to_write_writes_nothing(world: World) -> None:
+    assert world.adapter.drain({}, free).done == {}
+    assert world.adapter.undrain([], ours).done == {}
+
+
+@pytest.mark.parametrize("name", ["ALL", "n[1-4]", "n1,n2", 'n1" State=RESUME', ""])
+def test_what_is_no_single_node_is_refused(world: World, name: str) -> None:
+    with pytest.raises(ValueError, match="no node name"):
+        world.adapter.drain({name: OURS}, free)
+    assert not any(node.drain for node in world.adapter.nodes().values())
+
+
+def test_a_reason_is_plain_ascii_of_at_most_200_characters(world: World) -> None:
+    world.adapter.drain({"n1": 'tocsin: "x"\n\'é\\ ; State=DOWN ' + "y" * 500}, free)
+    node = world.node("n1")
+    assert node.base == "idle"
+    assert node.reason.startswith("tocsin: x ; State=DOWN yyy")
+    assert len(node.reason) == 200
+
+
+def test_a_comment_is_set_and_cleared(world: World) -> None:
+    assert set(world.adapter.comment({"n1": "tocsin 9f2c: x79"}, lambda node: "").done) == {"n1"}
+    assert world.node("n1").comment == "tocsin 9f2c: x79"
+    assert not world.node("n1").drain
+
+
+def test_it_describes_itself_and_its_controller(world: World) -> None:
+    assert world.adapter.describe()[0]
+    assert 0 < world.adapter.controller_start_ns() <= time.time_ns()
+
+
+# ---- the real controller's troubles --------------------------------------------------------------
+
+
+@pytest.mark.slurm
+def test_a_stopped_controller_means_nothing_was_written(slurm: Cluster) -> None:
+    adapter = CliAdapter(Tools(), Runner())
+    slurm.stop_controller()
+    try:
+        with pytest.raises(SlurmUnavailable) as caught:
+            adapter.drain({"n1": OURS}, free)
+        assert caught.value.kind == "stopped"
+    finally:
+        slurm.start_controller()
+    assert slurm.reason("n1") == ""
+
+
+@pytest.mark.slurm
+def test_a_controller_that_hangs_in_the_window_leaves_an_unknown_outcome(slurm: Cluster) -> None:
+    adapter = CliAdapter(Tools(), Runner(), deadline_seconds=1.0, window=slurm.freeze_controller)
+    try:
+        outcome = adapter.drain({"n1": OURS}, free)
+    finally:
+        slurm.thaw_controller()
+    assert set(outcome.unknown) == {"n1"}
+    assert outcome.done == {}
+
+
+@pytest.mark.slurm
+def test_a_controller_that_hangs_before_the_look_means_nothing_was_written(
+    slurm: Cluster,
+) -> None:
+    adapter = CliAdapter(Tools(), Runner(), deadline_seconds=0.5)
+    adapter.describe()
+    slurm.freeze_controller()
+    try:
+        with pytest.raises(SlurmUnavailable) as caught:
+            adapter.drain({"n1": OURS}, free)
+        assert caught.value.kind == "hung"
+    finally:
+        slurm.thaw_controller()
+    assert slurm.reason("n1") == ""
+
+
+@pytest.mark.slurm
+def test_shadow_of_a_look_alone_writes_nothing_by_slurmctlds_own_log(slurm: Cluster) -> None:
+    adapter = CliAdapter(Tools(), Runner())
+    begin = slurm.log_size()
+    adapter.nodes()
+    adapter.drain({"n1": OURS}, lambda node: "no")
+    assert slurm.updates_since(begin) == []
+
+
+@pytest.mark.slurm
+def test_the_window_is_measured(slurm: Cluster) -> None:
+    adapter = CliAdapter(Tools(), Runner())
+    outcome = adapter.drain({"n1": OURS}, free)
+    assert 0 < outcome.window_seconds < 0.5
+
+
+def test_reasons_are_compared_whole_but_for_what_slurm_appends() -> None:
+    assert same_reason(OURS, OURS)
+    assert same_reason(OURS + " : reboot issued", OURS)
+    assert not same_reason(OURS + "0", OURS)
+    assert not same_reason(OURS + " - ask ops before touching", OURS)
+    assert not same_reason("", "")
+    assert not same_reason(OURS, "")
+
+
+def test_plain_text_never_leaves_its_alphabet() -> None:
+    assert plain_text("a\tb\r\nc") == "a b c"
+    assert plain_text('Zoë\'s "PSU" `x` \\n \x00\x1b[31m') == "Zos PSU x n [31m"
