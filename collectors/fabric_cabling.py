@@ -1,0 +1,101 @@
+"""What is remembered of a fabric: who hangs on which switch port, and who did not answer.
+
+A switch port whose link is down no longer says what it was connected to. The cabling is therefore
+remembered, also across restarts, so that a dead link still has its node's name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from collectors.ib_topology import FabricNode, Topology, port_tags
+
+LIMIT_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Cable:
+    """The host's end of a cable: node and device names, GUID and port of the adapter."""
+
+    node: str
+    device: str
+    guid: str
+    port: int
+
+
+@dataclass(slots=True)
+class Cabling:
+    """Switch port (GUID, number) -> the host's end."""
+
+    cables: dict[tuple[str, int], Cable] = field(default_factory=dict)
+
+    def learn(self, topology: Topology) -> bool:
+        """Takes in what is connected now. True when something is new or has moved."""
+        changed = False
+        for adapter in topology.adapters():
+            if not adapter.host:
+                continue
+            for port, link in adapter.links.items():
+                cable = Cable(adapter.host, adapter.device, adapter.guid, port)
+                place = (link.peer_guid, link.peer_port)
+                if self.cables.get(place) == cable:
+                    continue
+                changed = True
+                # A cable that was moved has left its old place.
+                for old in [
+                    k for k, v in self.cables.items() if (v.guid, v.port) == (cable.guid, port)
+                ]:
+                    del self.cables[old]
+                self.cables[place] = cable
+        return changed
+
+    def tags(self, topology: Topology, node: FabricNode, port: int) -> dict[str, str]:
+        """The tags of a port: as connected now, else as it was connected last."""
+        tags = port_tags(topology, node, port)
+        if node.kind == "switch" and not tags.get("peer_node") and port not in node.links:
+            cable = self.cables.get((node.guid, port))
+            tags["peer_node"] = cable.node if cable else ""
+        return tags
+
+    def leaves(self) -> dict[str, tuple[str, ...]]:
+        """Node -> the GUIDs of the switches that it hangs on, sorted."""
+        found: dict[str, set[str]] = {}
+        for (guid, _), cable in self.cables.items():
+            found.setdefault(cable.node, set()).add(guid)
+        return {node: tuple(sorted(guids)) for node, guids in found.items()}
+
+    def dump(self) -> list[list[Any]]:
+        """As JSON data."""
+        return [
+            [guid, port, cable.node, cable.device, cable.guid, cable.port]
+            for (guid, port), cable in self.cables.items()
+        ]
+
+
+def load_cabling(path: Path, subnet: str) -> Cabling:
+    """What ``save_cabling`` wrote for ``subnet``; nothing where the file is absent or spoilt."""
+    cabling = Cabling()
+    try:
+        with open(path, "rb") as file:
+            rows = json.loads(file.read(LIMIT_BYTES))[subnet]
+        for guid, port, node, device, adapter, adapter_port in rows:
+            cable = Cable(str(node), str(device), str(adapter), int(adapter_port))
+            cabling.cables[str(guid), int(port)] = cable
+    except (OSError, ValueError, KeyError, TypeError):
+        return Cabling()
+    return cabling
+
+
+def save_cabling(path: Path, cablings: Mapping[str, Cabling]) -> None:
+    """Writes all subnets; a full disk costs only this."""
+    part = path.with_suffix(".part")
+    try:
+        text = json.dumps({subnet: cabling.dump() for subnet, cabling in cablings.items()})
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except OSError:
+        return
