@@ -56,6 +56,11 @@ class SimulatedSlurm:
         with self._lock:
             self._nodes[node.name] = node
 
+    def change(self, name: str, change: Callable[[NodeState], NodeState]) -> None:
+        """The same for a part of it, with nobody's write in between."""
+        with self._lock:
+            self._nodes[name] = change(self._nodes[name])
+
     def restart(self) -> None:
         """slurmctld starts anew: nodes keep what they had."""
         with self._lock:
