@@ -23,6 +23,7 @@ RISK_METRICS: tuple[Metric, ...] = (
     Metric("risk", "probability", "gauge", "that the component fails within the horizon", 0, 1),
     Metric("risk", "horizon_seconds", "gauge", "the horizon", 0),
     Metric("risk", "model", "text", "the model that said so"),
+    Metric("risk", "device", "text", "the part that is at risk, gpu3; empty for the node"),
 )
 
 DECISION_METRICS: tuple[Metric, ...] = (
