@@ -43,6 +43,7 @@ _FIELD = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _NODES_EVERY_SECONDS = 0.8
 
 _ANSWER_WITHIN_SECONDS = 20.0
+_COMPRESS_IN_THREAD_BYTES = 128 * 1024
 _FIELDS_LIMIT = 16
 
 _LOG = structlog.get_logger("tocsin.page")
@@ -51,7 +52,12 @@ _LOG = structlog.get_logger("tocsin.page")
 def reply(value: object, status: int = 200) -> web.Response:
     """``value`` as a JSON response that no cache keeps."""
     body = json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
-    response = web.Response(body=body, status=status, content_type="application/json")
+    response = web.Response(
+        body=body,
+        status=status,
+        content_type="application/json",
+        zlib_executor_size=_COMPRESS_IN_THREAD_BYTES,
+    )
     response.headers["Cache-Control"] = "no-store"
     if len(body) > 2000:
         response.enable_compression()
@@ -130,16 +136,19 @@ class Api:
             now = self._monotonic()
             before = self._looked_seconds
             if before is None or now - before >= _NODES_EVERY_SECONDS:
-                self._changes.look(await self._head.nodes())
+                nodes = await self._head.nodes()
+                # In a thread: comparing 10,000 rows must not hold up the gateway.
+                await asyncio.to_thread(self._changes.look, nodes)
                 self._looked_seconds = now
             found = self._changes.since(since)
-        return reply(
+        return await asyncio.to_thread(
+            reply,
             {
                 "revision": found.revision,
                 "full": found.full,
                 "nodes": found.rows,
                 "gone": found.gone,
-            }
+            },
         )
 
     async def node(self, request: web.Request) -> web.Response:

@@ -18,6 +18,7 @@ from daemon.page.view import NodeView
 
 _NAMES = tuple(f.name for f in dataclasses.fields(NodeView))
 _VALUES = attrgetter(*_NAMES)
+_PLAIN = attrgetter(*(name for name in _NAMES if name not in ("risk", "heard_seconds")))
 
 # Ages at which a row counts as changed; beyond the last, every ten minutes.
 _AGE_STEPS_SECONDS = (60.0, 300.0, 600.0)
@@ -89,10 +90,8 @@ class Changes:
 
 
 def _noticeable(node: NodeView) -> tuple[Any, ...]:
-    values = list(_VALUES(node))
-    values[_NAMES.index("risk")] = None if node.risk is None else round(node.risk, 2)
-    age = node.heard_seconds
+    risk, age = node.risk, node.heard_seconds
+    step: int | None = None
     if age is not None:
-        passed = sum(age >= step for step in _AGE_STEPS_SECONDS)
-        values[_NAMES.index("heard_seconds")] = (passed, int(age // _AGE_STEPS_SECONDS[-1]))
-    return tuple(values)
+        step = int(age // _AGE_STEPS_SECONDS[-1]) + sum(age >= one for one in _AGE_STEPS_SECONDS)
+    return _PLAIN(node), None if risk is None else round(risk, 2), step
