@@ -1,0 +1,363 @@
+"""The kernel log: Xid lines and their like, from /dev/kmsg, journald or a file.
+
+Every line counts once. Where reading goes on is kept on disk, and moves only past what the agent
+has made safe: the agent calls :meth:`KernelLog.acknowledge` when a batch is in its spool. Across a
+restart of the agent nothing is told twice or lost; across a restart of the node (another boot id) a
+``reboot`` event comes first, so that everybody knows that what was before is over.
+
+A first start has no cursor: it reads what this boot holds, with the true times of the lines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, Protocol
+
+from pydantic import Field
+
+from collectors import options as base
+from collectors.command import Runner
+from collectors.events import EVENT_METRICS, INFO, event, spaced
+from collectors.kernel_cursor import CursorFile, Position
+from collectors.kernel_file import FileTail, Line
+from collectors.kernel_journal import JournalReader
+from collectors.kernel_kmsg import KmsgReader
+from collectors.kernel_lines import Lines, unreadable
+from collectors.kernel_records import Record, journal_record, kmsg_record, text_record
+from collectors.kernel_storm import Storm
+from collectors.sample import Batch, Context, Metric, Problem, Sample, SourceUnavailable, Tags, clip
+
+SECOND_NS = 1_000_000_000
+METRICS: tuple[Metric, ...] = EVENT_METRICS
+
+# A cursor that passed only lines of no interest is saved this often: losing it costs a
+# second look at them, nothing else.
+_IDLE_SAVE_SECONDS = 30.0
+_PENDING_LIMIT = 10_000
+_PROBLEMS_LIMIT = 20
+_TAGS_LIMIT = 2_000
+_APART_NS = 1_000_000
+
+
+class Options(base.Options):
+    """Settings of the ``kernel_log`` source."""
+
+    # A look at an idle /dev/kmsg is one system call; the period is what a fault line waits.
+    period_seconds: float = Field(default=0.25, gt=0, le=3_600)
+    deadline_seconds: float = Field(default=5.0, gt=0, le=3_600)
+    # auto: /dev/kmsg where it may be read, else journald.
+    backend: Literal["auto", "kmsg", "journald", "file"] = "auto"
+    # The file to follow, for backend "file" (which a path implies).
+    path: str = Field(default="", max_length=4_096)
+    journal_program: str = Field(default="journalctl", min_length=1, max_length=4_096)
+    journal_period_seconds: float = Field(default=2.0, gt=0, le=3_600)
+    records_per_cycle: int = Field(default=20_000, ge=100, le=1_000_000)
+    # How many alike lines pass in ten seconds before they are joined into one event.
+    burst_count: int = Field(default=10, ge=1, le=10_000)
+    # Count lines that root wrote into /dev/kmsg as if the kernel had: for drills only.
+    trust_written_records: bool = False
+
+
+class Reader(Protocol):
+    """A way to the kernel's messages."""
+
+    kind: str
+    problems: list[Problem]
+
+    def resume(self, position: Position | None) -> None: ...
+    def position(self) -> Position: ...
+    def read(self, now_ns: int, limit_records: int) -> list[Record]: ...
+    def close(self) -> None: ...
+
+
+class TextReader:
+    """Reads a log file of any form, and gives its lines the truest time they tell.
+
+    The kernel's own stamp says more than a date: syslog daemons read the whole kernel ring
+    again when they start and write old lines with a new date.
+    """
+
+    kind = "file"
+
+    def __init__(self, path: Path, boot_ns: Callable[[], int]) -> None:
+        self._tail = FileTail(path)
+        self._path = path
+        self._boot_ns = boot_ns
+        self._first = True  # no cursor: only this boot counts
+        self._before: Record | None = None
+        self.problems = self._tail.problems
+
+    def resume(self, position: Position | None) -> None:
+        """Goes on where ``position`` of the same file ended."""
+        if position is not None and position.get("path") == str(self._path):
+            self._first = False
+            self._tail.resume(position)
+
+    def position(self) -> Position:
+        """Where to go on."""
+        return {"kind": self.kind, "path": str(self._path), **self._tail.position()}
+
+    def read(self, now_ns: int, limit_records: int) -> list[Record]:
+        """New records with their UTC times."""
+        found: list[Record] = []
+        boot_ns = self._boot_ns()
+        for line in self._tail.read(limit_records):
+            record = self._record(line, now_ns, boot_ns)
+            if record is not None:
+                found.append(record)
+        return found
+
+    def close(self) -> None:
+        """Lets go of the file."""
+        self._tail.close()
+
+    def _record(self, line: Line, now_ns: int, boot_ns: int) -> Record | None:
+        text = line.raw.decode("utf-8", "replace").strip("\r\0\x1e")
+        record: Record | None
+        if text.startswith("{"):
+            record = journal_record(text)
+        else:
+            record = kmsg_record(text) or text_record(text, now_ns, self._before)
+        if record is None:
+            return None
+        self._before = record
+        time_ns = self._time(record, now_ns, boot_ns)
+        if self._first and not line.live and time_ns < boot_ns:
+            return None
+        return Record(record.text, record.kernel, time_ns, record.uptime_ns)
+
+    def _time(self, record: Record, now_ns: int, boot_ns: int) -> int:
+        dated_ns = record.time_ns
+        if record.uptime_ns is not None and boot_ns and (dated_ns is None or dated_ns >= boot_ns):
+            by_uptime_ns = boot_ns + record.uptime_ns
+            if by_uptime_ns <= now_ns + 5 * SECOND_NS:
+                return max(1, min(by_uptime_ns, now_ns))
+        if dated_ns is not None:
+            return max(1, min(dated_ns, now_ns))
+        # No stamp at all: the line is not newer than the file itself.
+        return max(1, min(self._tail.mtime_ns or now_ns, now_ns))
+
+
+class KernelLog:
+    """The source. ``collect`` runs in one thread; ``acknowledge`` may be called from others."""
+
+    name = "kernel_log"
+
+    def __init__(
+        self,
+        options: Options,
+        context: Context,
+        runner: Runner | None = None,
+        monotonic_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self.options = options
+        self.period_seconds = options.period_seconds
+        self.deadline_seconds = options.deadline_seconds
+        self._context = context
+        self._runner = runner or Runner()
+        self._monotonic_ns = monotonic_ns
+        self._file = CursorFile(context.state_dir / "kernel_log.json")
+        self._reader: Reader | None = None
+        self._lines = Lines()
+        self._storm = Storm(options.burst_count)
+        self._boot_id = ""
+        self._lock = threading.Lock()
+        self._pending: deque[Position] = deque(maxlen=_PENDING_LIMIT)
+        self._saved: Position = {}
+        self._saved_at_ns = 0
+        self._newest_ns: dict[Tags, int] = {}
+        self._news: list[Sample] = []
+        self._problems: list[Problem] = []
+
+    # ---- the source ---------------------------------------------------------------------------
+
+    def collect(self, now_ns: int) -> Batch:
+        """Takes the new lines and gives their events."""
+        reader = self._reader or self._start(now_ns)
+        records = reader.read(now_ns, self.options.records_per_cycle)
+        samples = [self._apart(one) for one in (*self._news, *self._events(records, now_ns))]
+        self._news = []
+        problems = [*self._problems, *reader.problems[:_PROBLEMS_LIMIT]]
+        self._problems = []
+        reader.problems.clear()
+        self._moved(reader.position(), now_ns, bool(samples))
+        return Batch(self.name, tuple(spaced(samples)), tuple(problems[:_PROBLEMS_LIMIT]))
+
+    def acknowledge(self) -> None:
+        """The oldest batch with events that was not acknowledged yet is safe.
+
+        Call it once for each batch that held events, after it is on disk in the spool or with
+        the head. Where the cursor can't be written, the next batch says so, and a restart tells
+        some lines again.
+        """
+        with self._lock:
+            if not self._pending:
+                return
+            position = self._pending.popleft()
+            try:
+                self._file.save(position, durable=True)
+            except OSError as error:
+                self._cursor_problem(error)
+                return
+            self._saved, self._saved_at_ns = position, self._context.now_ns()
+
+    def close(self) -> None:
+        """Lets go of the log and saves how far it was read, where nothing waits for a word."""
+        reader, self._reader = self._reader, None
+        if reader is None:
+            return
+        with self._lock:
+            position = {**reader.position(), "boot": self._boot_id}
+            if not self._pending and position != self._saved:
+                # A folder that went away means only that the next start reads a little more.
+                with contextlib.suppress(OSError):
+                    self._file.save(position, durable=True)
+        reader.close()
+
+    # ---- inside -------------------------------------------------------------------------------
+
+    def _start(self, now_ns: int) -> Reader:
+        self._boot_id = self._read_boot_id()
+        reader = self._choose()
+        position = self._file.load()
+        if self._file.problem:
+            self._problems.append(Problem(self._file.problem))
+        if position is not None:
+            before = position.get("boot")
+            if isinstance(before, str) and before and self._boot_id and before != self._boot_id:
+                self._news.append(self._reboot(before, now_ns))
+            if position.get("kind") == reader.kind:
+                reader.resume(position)
+        self._reader = reader
+        return reader
+
+    def _choose(self) -> Reader:
+        options, root = self.options, self._context.root
+        if options.backend == "file" or options.path:
+            if not options.path:
+                raise SourceUnavailable('backend = "file" needs a path: path = "/var/log/kern.log"')
+            return TextReader(Path(options.path), self._boot_ns)
+        if options.backend == "journald":
+            return self._journal()
+        path = root / "dev/kmsg"
+        try:
+            mode = path.stat().st_mode
+            readable = os.access(path, os.R_OK)
+        except OSError:
+            mode, readable = 0, False
+        if options.backend == "auto" and not readable and self._has_journal():
+            return self._journal()
+        if mode and not stat.S_ISCHR(mode):
+            return TextReader(path, self._boot_ns)  # a copy of the ring in a plain file
+        return KmsgReader(path, self._boot_id, self._monotonic_ns)
+
+    def _journal(self) -> JournalReader:
+        options = self.options
+        return JournalReader(
+            self._runner,
+            options.journal_program,
+            options.journal_period_seconds,
+            # The runner needs a moment of its own to end a program that hangs.
+            max(0.5, options.deadline_seconds - 2.0),
+        )
+
+    def _has_journal(self) -> bool:
+        return (self._context.root / "run/systemd/journal").exists()
+
+    def _events(self, records: list[Record], now_ns: int) -> list[Sample]:
+        found: list[Sample] = []
+        time_ns = now_ns
+        for record in records:
+            if not record.kernel and not self.options.trust_written_records:
+                continue
+            time_ns = record.time_ns or now_ns
+            events = self._lines.feed(record.text)
+            if not events and len(self._problems) < _PROBLEMS_LIMIT and unreadable(record.text):
+                self._problems.append(
+                    Problem("an Xid line that can't be read", clip(record.text, 400))
+                )
+            for one in events:
+                found.extend(
+                    event.sample(self._context.node, at_ns)
+                    for event, at_ns in self._storm.feed(one, time_ns, now_ns)
+                )
+        if not records:
+            # The lines of one report come in one burst; after a pause it is whole.
+            found.extend(one.sample(self._context.node, time_ns) for one in self._lines.flush())
+        found.extend(
+            event.sample(self._context.node, at_ns) for event, at_ns in self._storm.due(now_ns)
+        )
+        return found
+
+    def _apart(self, sample: Sample) -> Sample:
+        """``sample``, moved on a little where an alike one of an earlier look has its time.
+
+        Syslog stamps whole seconds: two lines of one second must not become one point.
+        """
+        newest_ns = self._newest_ns.get(sample.tags, 0)
+        if 0 <= newest_ns - sample.time_ns < _APART_NS:
+            sample = Sample(sample.measurement, sample.tags, sample.fields, newest_ns + 1)
+        if len(self._newest_ns) > _TAGS_LIMIT:
+            self._newest_ns.clear()
+        self._newest_ns[sample.tags] = max(newest_ns, sample.time_ns)
+        return sample
+
+    def _moved(self, position: Position, now_ns: int, events: bool) -> None:
+        """Notes how far the log was read; without events nothing needs to be acknowledged."""
+        position = {**position, "boot": self._boot_id}
+        with self._lock:
+            if events:
+                self._pending.append(position)
+                return
+            idle_ns = now_ns - self._saved_at_ns
+            if self._pending or 0 <= idle_ns < _IDLE_SAVE_SECONDS * SECOND_NS:
+                return
+            if position == self._saved:
+                return
+            self._saved_at_ns = now_ns
+            try:
+                self._file.save(position, durable=False)
+            except OSError as error:
+                self._cursor_problem(error)
+            else:
+                self._saved = position
+
+    def _cursor_problem(self, error: OSError) -> None:
+        if len(self._problems) < _PROBLEMS_LIMIT:
+            text = f"the cursor {self._file.path} can't be written: {error.strerror}"
+            self._problems.append(Problem(text))
+
+    def _reboot(self, before: str, now_ns: int) -> Sample:
+        time_ns = self._boot_ns() or now_ns
+        text = f"the node restarted: boot id {self._boot_id}, before {before}"
+        return event(self._context.node, "reboot", "boot", time_ns, text=text, severity=INFO)
+
+    def _read_boot_id(self) -> str:
+        try:
+            text = (self._context.root / "proc/sys/kernel/random/boot_id").read_text()
+        except (OSError, UnicodeDecodeError):
+            return ""
+        return text.strip()[:64]
+
+    def _boot_ns(self) -> int:
+        """When this boot began (UTC), 0 if /proc does not tell."""
+        try:
+            with open(self._context.root / "proc/stat", encoding="ascii", errors="replace") as file:
+                for line in file:
+                    if line.startswith("btime "):
+                        return int(line.split()[1]) * SECOND_NS
+        except (OSError, ValueError, IndexError):
+            pass
+        return 0
+
+
+def make(options: Options, context: Context) -> KernelLog:
+    """The source as the agent makes it."""
+    return KernelLog(options, context)
