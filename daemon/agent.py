@@ -337,11 +337,11 @@ class Agent:
         return sample("source", reading.time_ns, {**reading.fields, **own}, **dict(reading.tags))
 
     async def _end(self, senders: Sequence[asyncio.Future[None]]) -> None:
-        for loop in self.loops:
-            loop.close()
         hung = await self.schedule.stop(grace_seconds=2.0)
         if hung:
             log.warning("left behind: %s", ", ".join(hung))
+        for loop in self.loops:
+            loop.close()
         for sender in senders:
             sender.cancel()
         await asyncio.gather(*senders, return_exceptions=True)
