@@ -30,6 +30,7 @@ from daemon.store.parts import all_parts, part_path, split_by_hour, write_part
 from daemon.store.reader import Reader
 from daemon.store.segments import SegmentWriter, list_segments, read_segment, segment_path
 from daemon.store.tables import from_columns, sort_once
+from daemon.store.upkeep import Upkeep, UpkeepReport
 
 log = logging.getLogger("tocsin.store")
 
@@ -66,6 +67,7 @@ class Store(Reader):
         self._lock = threading.Lock()  # the frame being filled
         self._write_lock = threading.Lock()  # the spool file
         self._roll_lock = threading.Lock()
+        self._upkeep_lock = threading.Lock()
         self._packer = Packer()
         self._closed = False
         self._make_directories()
@@ -184,6 +186,17 @@ class Store(Reader):
         if damaged:
             log.error("spool segment %s: %d damaged stretches", path, len(damaged))
             shutil.copy2(path, self.directory / "damaged" / path.name)
+
+    def upkeep(self, now_ns: int) -> UpkeepReport:
+        """Merges hours and days, writes roll-ups, removes what is too old or too much.
+
+        Meant for a thread of its own, hourly. Raises StoreUnavailableError.
+        """
+        with self._upkeep_lock:
+            upkeep = Upkeep(self.directory, self.options, self.event_table, self.marks)
+            report = upkeep.run(now_ns)
+            log.info("store upkeep: %s", report.text())
+            return report
 
     # Events.
 

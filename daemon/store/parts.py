@@ -30,7 +30,7 @@ HOUR_NS = 3600 * 1_000_000_000
 DAY_NS = 24 * HOUR_NS
 _NAME = re.compile(r"(day|[01]\d|2[0-3])\.(\d{8,})-(\d{8,})\.parquet")
 _DATE = re.compile(r"-?\d{4,}-\d\d-\d\d")
-_ROW_GROUP_ROWS = 64 * 1024
+ROW_GROUP_ROWS = 64 * 1024
 _SAMPLED_ROWS = 4096
 _EPOCH = datetime.date(1970, 1, 1)
 
@@ -171,29 +171,28 @@ def write_part(path: Path, table: pa.Table, level: int) -> int:
 
 
 def _write(file: object, table: pa.Table, level: int) -> None:
-    dictionary, encodings = _encodings(table)
+    dictionary, layout = encodings(table)
     pq.write_table(
         table,
         file,
-        row_group_size=_ROW_GROUP_ROWS,
+        row_group_size=ROW_GROUP_ROWS,
         compression="zstd",
         compression_level=level,
         use_dictionary=dictionary,
-        column_encoding=encodings,
-        write_statistics=[name for name in table.column_names if name == "time"]
-        + tags_of(table.schema),
+        column_encoding=layout,
+        write_statistics=["time", *tags_of(table.schema)],
         store_schema=True,
     )
 
 
-def _encodings(table: pa.Table) -> tuple[list[str], dict[str, str]]:
+def encodings(table: pa.Table) -> tuple[list[str], dict[str, str]]:
     """Which columns repeat themselves (dictionary), and how the others are laid out.
 
     Numbers that rarely repeat compress best with their bytes split into streams; sorted
     times best as differences.
     """
     dictionary = tags_of(table.schema)
-    encodings = {"time": "DELTA_BINARY_PACKED"}
+    layout = {"time": "DELTA_BINARY_PACKED"}
     middle = max(0, (table.num_rows - _SAMPLED_ROWS) // 2)
     piece = table.slice(middle, _SAMPLED_ROWS)
     for field in table.schema:
@@ -206,8 +205,8 @@ def _encodings(table: pa.Table) -> tuple[list[str], dict[str, str]]:
         if distinct <= max(2, piece.num_rows // 4):
             dictionary.append(field.name)
         else:
-            encodings[field.name] = "BYTE_STREAM_SPLIT"
-    return dictionary, encodings
+            layout[field.name] = "BYTE_STREAM_SPLIT"
+    return dictionary, layout
 
 
 def read_part(path: Path, fields: Sequence[str] | None = None) -> pa.Table:

@@ -27,6 +27,7 @@ class Reader:
         self.directory = directory
         self.spool_directory = directory / "spool"
         self.parquet_directory = directory / "parquet"
+        self.rollup_directory = directory / "rollup"
 
     def measurements(self) -> list[str]:
         """The measurements that have rows."""
@@ -56,6 +57,29 @@ class Reader:
         for _ in range(_ATTEMPTS):
             try:
                 return self._read(measurement, start_ns, end_ns, tags or {}, fields)
+            except FileNotFoundError:
+                continue
+        raise StoreUnavailableError(f"store {self.directory}: files keep changing while being read")
+
+    def read_rollup(
+        self,
+        measurement: str,
+        start_ns: int,
+        end_ns: int,
+        tags: TagFilter | None = None,
+        fields: Sequence[str] | None = None,
+    ) -> pa.Table:
+        """The five-minute values of days that are over: ``f`` (mean), ``f_min``, ``f_max``."""
+        wanted = None
+        if fields is not None:
+            wanted = [name + end for name in fields for end in ("", "_min", "_max")] + ["readings"]
+        for _ in range(_ATTEMPTS):
+            try:
+                parts = list_parts(self.rollup_directory, measurement, start_ns, end_ns)
+                tables = [
+                    _cut(read_part(p.path, wanted), start_ns, end_ns, tags or {}) for p in parts
+                ]
+                return sort_once(unify(tables))
             except FileNotFoundError:
                 continue
         raise StoreUnavailableError(f"store {self.directory}: files keep changing while being read")

@@ -131,20 +131,28 @@ def unify(tables: Sequence[pa.Table]) -> pa.Table:
         return empty_table()
     if len(tables) == 1:
         return tables[0]
-    tags = sorted({tag for table in tables for tag in tags_of(table.schema)}, key=_node_first)
-    types: dict[str, pa.DataType] = {"time": TIME, **dict.fromkeys(tags, TAG)}
-    for table in tables:
-        for column in table.schema:
-            known = types.setdefault(column.name, column.type)
-            if column.name not in tags and known != column.type:
-                types[column.name] = pa.string()
-    schema = pa.schema(list(types.items()))
-    aligned = [_align(table, schema) for table in tables]
+    schema = unify_schemas([table.schema for table in tables])
+    tags = tags_of(schema)
+    aligned = [align(table, schema) for table in tables]
     joined = pa.concat_tables(aligned).unify_dictionaries().combine_chunks()
     return with_tags(joined, tags)
 
 
-def _align(table: pa.Table, schema: pa.Schema) -> pa.Table:
+def unify_schemas(schemas: Sequence[pa.Schema]) -> pa.Schema:
+    """The columns of all: time, tags, fields; text where a field is not a number everywhere."""
+    tags = sorted({tag for schema in schemas for tag in tags_of(schema)}, key=_node_first)
+    types: dict[str, pa.DataType] = {"time": TIME, **dict.fromkeys(tags, TAG)}
+    for schema in schemas:
+        for column in schema:
+            known = types.setdefault(column.name, column.type)
+            if column.name not in tags and known != column.type:
+                types[column.name] = pa.string()
+    metadata = {_TAGS_KEY: "\x1f".join(tags).encode()}
+    return pa.schema(list(types.items()), metadata=metadata)
+
+
+def align(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """``table`` with exactly the columns of ``schema``; what it has not is null."""
     columns = []
     for field in schema:
         if field.name not in table.column_names:

@@ -1,0 +1,222 @@
+"""What keeps a store small and quick: hours merged, days merged, old days removed.
+
+Every step writes a new file under a name that covers what it replaces, and removes the
+replaced ones after that (see :mod:`daemon.store.parts`); it may be cut off anywhere.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from daemon.store.events import BatchMarks, EventTable
+from daemon.store.merge import five_minutes, merge_parts
+from daemon.store.options import StoreOptions
+from daemon.store.parts import (
+    DAY_NS,
+    Part,
+    all_parts,
+    list_parts,
+    measurements,
+    part_path,
+    remove,
+    without_covered,
+)
+from daemon.store.segments import list_segments
+
+log = logging.getLogger("tocsin.store")
+
+# An hour is merged when it is over for this long; rows that come later join at the next turn.
+SETTLE_NS = 15 * 60 * 1_000_000_000
+# A day with more rows than this stays in hourly files: they are large enough.
+DAY_ROWS_LIMIT = 20_000_000
+
+
+@dataclass(slots=True)
+class UpkeepReport:
+    """What one turn did."""
+
+    hours_merged: int = 0
+    days_merged: int = 0
+    rollups_written: int = 0
+    files_removed: int = 0
+    bytes_removed: int = 0
+    days_removed_for_age: int = 0
+    days_removed_for_size: int = 0
+    events_removed: int = 0
+
+    def text(self) -> str:
+        """One line for the journal."""
+        return (
+            f"{self.hours_merged} hours and {self.days_merged} days merged, "
+            f"{self.rollups_written} roll-ups, {self.bytes_removed} bytes removed "
+            f"({self.days_removed_for_age} days for age, {self.days_removed_for_size} for size)"
+        )
+
+
+class Upkeep:
+    """One turn after the other, each in a thread of its own, hourly or so."""
+
+    def __init__(
+        self,
+        directory: Path,
+        options: StoreOptions,
+        events: EventTable | None = None,
+        marks: BatchMarks | None = None,
+        free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free,
+    ) -> None:
+        self.directory = directory
+        self.options = options
+        self.parquet = directory / "parquet"
+        self.rollup = directory / "rollup"
+        self.events = events
+        self.marks = marks
+        self.free_bytes = free_bytes
+
+    def run(self, now_ns: int) -> UpkeepReport:
+        """Merges, rolls up and removes. Raises StoreUnavailableError when the disk fails."""
+        report = UpkeepReport()
+        self._remove_covered(report)
+        self._merge(now_ns, report)
+        self._remove_old(now_ns, report)
+        self._remove_for_size(report)
+        if self.events is not None:
+            before_ns = now_ns - int(self.options.keep_event_days * DAY_NS)
+            report.events_removed = self.events.forget(before_ns)
+        if self.marks is not None:
+            self.marks.forget(now_ns - 90 * DAY_NS)
+        return report
+
+    # Merging.
+
+    def _merge(self, now_ns: int, report: UpkeepReport) -> None:
+        present = set(list_segments(self.directory / "spool"))
+        for measurement in measurements(self.parquet):
+            settled = [
+                part
+                for part in list_parts(self.parquet, measurement)
+                if part.end_ns + SETTLE_NS <= now_ns
+                # Half rolled: its segment is not removed yet.
+                and not (part.first == part.last and part.first in present)
+            ]
+            for parts in _by(settled, lambda part: (part.day, part.hour)):
+                if len(parts) > 1 and parts[0].hour >= 0:
+                    self._replace(parts, parts[0].hour)
+                    report.hours_merged += 1
+            self._merge_days(measurement, now_ns, report)
+            self._roll_up(measurement, now_ns, report)
+
+    def _merge_days(self, measurement: str, now_ns: int, report: UpkeepReport) -> None:
+        present = set(list_segments(self.directory / "spool"))
+        parts = [
+            part
+            for part in list_parts(self.parquet, measurement)
+            if (part.day + 1) * DAY_NS + SETTLE_NS <= now_ns and part.first not in present
+        ]
+        for day in _by(parts, lambda part: (part.day, 0)):
+            if all(part.hour < 0 for part in day) and len(day) == 1:
+                continue
+            if sum(pq.read_metadata(part.path).num_rows for part in day) > DAY_ROWS_LIMIT:
+                continue
+            self._replace(day, -1)
+            report.days_merged += 1
+
+    def _replace(self, parts: list[Part], hour: int) -> None:
+        first, last = min(p.first for p in parts), max(p.last for p in parts)
+        target = part_path(self.parquet, parts[0].measurement, parts[0].day, hour, first, last)
+        merge_parts(parts, target, self.options.compression_level)
+        remove(part.path for part in parts if part.path != target)
+
+    def _roll_up(self, measurement: str, now_ns: int, report: UpkeepReport) -> None:
+        """Five-minute values of each day that is over; again when late rows have come."""
+        parts = [
+            part
+            for part in list_parts(self.parquet, measurement)
+            if (part.day + 1) * DAY_NS + SETTLE_NS <= now_ns
+        ]
+        have = {(part.day, part.first, part.last) for part in list_parts(self.rollup, measurement)}
+        oldest_ns = now_ns - int(self.options.keep_rollup_days * DAY_NS)
+        for day in _by(parts, lambda part: (part.day, 0)):
+            first, last = min(p.first for p in day), max(p.last for p in day)
+            if (day[0].day, first, last) in have or day[0].end_ns < oldest_ns:
+                continue
+            target = part_path(self.rollup, measurement, day[0].day, -1, first, last)
+            merge_parts(day, target, self.options.compression_level, five_minutes)
+            remove(
+                part.path
+                for part in list_parts(self.rollup, measurement)
+                if part.day == day[0].day and part.path != target
+            )
+            report.rollups_written += 1
+
+    # Removing.
+
+    def _remove_covered(self, report: UpkeepReport) -> None:
+        for root in (self.parquet, self.rollup):
+            parts = list(all_parts(root))
+            counted = {part.path for part in without_covered(parts)}
+            self._remove([part for part in parts if part.path not in counted], report)
+
+    def _remove_old(self, now_ns: int, report: UpkeepReport) -> None:
+        for root, days in (
+            (self.parquet, self.options.keep_days),
+            (self.rollup, self.options.keep_rollup_days),
+        ):
+            before_ns = now_ns - int(days * DAY_NS)
+            old = [part for part in all_parts(root) if (part.day + 1) * DAY_NS <= before_ns]
+            report.days_removed_for_age += len({part.day for part in old})
+            self._remove(old, report)
+
+    def _remove_for_size(self, report: UpkeepReport) -> None:
+        """The oldest days go when the store is over its limit or the disk is nearly full."""
+        parts = [part for root in (self.parquet, self.rollup) for part in all_parts(root)]
+        sizes = {part.path: _size(part.path) for part in parts}
+        over = (
+            sum(sizes.values()) + _tree_bytes(self.directory / "spool") - self.options.limit_bytes
+        )
+        over = max(over, self.options.reserve_bytes - self.free_bytes(self.directory))
+        raw = [part for part in parts if part.path.is_relative_to(self.parquet)]
+        # The newest day is never removed: a store that is too small must not be empty.
+        newest = max((part.day for part in raw), default=0)
+        for day in _by(raw, lambda part: (part.day, 0)):
+            if over <= 0 or day[0].day == newest:
+                break
+            over -= sum(sizes[part.path] for part in day)
+            report.days_removed_for_size += 1
+            self._remove(day, report)
+        if report.days_removed_for_size:
+            log.warning(
+                "store %s: the %d oldest days were removed to make room",
+                self.directory,
+                report.days_removed_for_size,
+            )
+
+    def _remove(self, parts: list[Part], report: UpkeepReport) -> None:
+        report.files_removed += len(parts)
+        report.bytes_removed += sum(_size(part.path) for part in parts)
+        remove(part.path for part in parts)
+
+
+def _by(parts: list[Part], key: Callable[[Part], tuple[int, int]]) -> Iterator[list[Part]]:
+    groups: dict[tuple[int, int], list[Part]] = defaultdict(list)
+    for part in parts:
+        groups[key(part)].append(part)
+    for name in sorted(groups):
+        yield sorted(groups[name])
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _tree_bytes(directory: Path) -> int:
+    return sum(_size(path) for path in directory.glob("*")) if directory.is_dir() else 0

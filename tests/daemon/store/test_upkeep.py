@@ -1,0 +1,200 @@
+import random
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from collectors.sample import sample
+from daemon.store import merge
+from daemon.store.embedded import Store
+from daemon.store.options import StoreOptions
+from daemon.store.parts import DAY_NS, HOUR_NS, all_parts, list_parts
+from daemon.store.tables import to_rows
+from daemon.store.upkeep import Upkeep
+
+DAY0_NS = 1_780_012_800_000_000_000 // DAY_NS * DAY_NS
+MINUTE_NS = 60 * 10**9
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    opened = Store(
+        tmp_path, StoreOptions(directory=tmp_path, reserve_bytes=0), now_ns=lambda: DAY0_NS
+    )
+    yield opened
+    opened.close()
+
+
+def put(store: Store, time_ns: int, node: str = "n1", gpu: str = "0", **fields: float) -> None:
+    store.append([sample("gpu", time_ns, fields, node=node, gpu=gpu)])
+    store.commit()
+
+
+def roll(store: Store) -> None:
+    store.roll(DAY0_NS, everything=True)
+
+
+def rows(store: Store) -> list[dict[str, Any]]:
+    return to_rows(store.read("gpu", 0, 2**62))
+
+
+def names(store: Store) -> list[str]:
+    return [p.path.name.split(".")[0] for p in all_parts(store.parquet_directory)]
+
+
+def test_hours_then_days_are_merged_and_no_row_changes(store: Store) -> None:
+    for minute in range(0, 180, 7):
+        put(store, DAY0_NS + minute * MINUTE_NS, node=f"n{minute % 3}", power_watts=float(minute))
+        roll(store)
+    put(store, DAY0_NS, node="n0", temperature_celsius=1.0)  # late, and a new field
+    roll(store)
+    before = rows(store)
+    assert len(before) == 26
+    assert before[0] == {
+        "time_ns": DAY0_NS,
+        "node": "n0",
+        "gpu": "0",
+        "power_watts": 0.0,
+        "temperature_celsius": 1.0,
+    }
+    report = store.upkeep(DAY0_NS + 2 * HOUR_NS + 20 * MINUTE_NS)
+    assert report.hours_merged == 2, "the third hour is not over"
+    assert rows(store) == before
+    report = store.upkeep(DAY0_NS + DAY_NS + 20 * MINUTE_NS)
+    assert report.days_merged == 1
+    assert names(store) == ["day"]
+    assert rows(store) == before
+    assert store.upkeep(DAY0_NS + DAY_NS + 30 * MINUTE_NS).days_merged == 0
+    # Rows that come a day late join the day.
+    put(store, DAY0_NS + MINUTE_NS, power_watts=-1.0)
+    roll(store)
+    assert store.upkeep(DAY0_NS + DAY_NS + 40 * MINUTE_NS).days_merged == 1
+    assert names(store) == ["day"]
+    assert len(rows(store)) == 27
+
+
+def test_merging_takes_nodes_piece_by_piece(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merge, "_BUCKET_ROWS", 7)
+    rng = random.Random(5)
+    for _ in range(12):
+        batch = [
+            sample(
+                "gpu", DAY0_NS + rng.randrange(3600) * 10**9, {"f": rng.random()}, node=f"n{n:02d}"
+            )
+            for n in rng.sample(range(30), 9)
+        ]
+        store.append([*batch, sample("gpu", DAY0_NS + rng.randrange(99), {"f": 1.0}, rack="r")])
+        store.commit()
+        roll(store)
+    before = rows(store)
+    assert store.upkeep(DAY0_NS + 5 * HOUR_NS).hours_merged == 1
+    assert len(list_parts(store.parquet_directory, "gpu")) == 1
+    assert rows(store) == before
+    (part,) = list_parts(store.parquet_directory, "gpu")
+    assert pa.parquet.ParquetFile(part.path).num_row_groups > 3
+
+
+def test_a_crash_while_merging_neither_loses_nor_doubles(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Crash(BaseException):
+        pass
+
+    def crash(paths: Iterable[Path]) -> None:
+        if list(paths):
+            raise Crash
+
+    for minute in range(10):
+        put(store, DAY0_NS + minute * MINUTE_NS, power_watts=1.0)
+        roll(store)
+    before = rows(store)
+    from daemon.store import upkeep
+
+    monkeypatch.setattr(upkeep, "remove", crash)
+    with pytest.raises(Crash):
+        store.upkeep(DAY0_NS + 3 * HOUR_NS)
+    monkeypatch.undo()
+    assert len(names(store)) == 11
+    assert rows(store) == before
+    store.upkeep(DAY0_NS + 3 * HOUR_NS)
+    assert len(names(store)) == 1
+    assert rows(store) == before
+
+
+def test_rollups_have_mean_least_and_greatest_of_five_minutes(store: Store) -> None:
+    for second in range(0, 600, 30):
+        put(store, DAY0_NS + second * 10**9, power_watts=float(second), idle=1.0)
+        put(store, DAY0_NS + second * 10**9, gpu="1", power_watts=5.0)
+    roll(store)
+    assert store.upkeep(DAY0_NS + DAY_NS + HOUR_NS).rollups_written == 1
+    found = to_rows(store.read_rollup("gpu", 0, 2**62, {"gpu": "0"}, ["power_watts"]))
+    assert found == [
+        {
+            "time_ns": DAY0_NS + start * 10**9,
+            "node": "n1",
+            "gpu": "0",
+            "readings": 10.0,
+            "power_watts": start + 135.0,
+            "power_watts_min": float(start),
+            "power_watts_max": start + 270.0,
+        }
+        for start in (0, 300)
+    ]
+    assert store.upkeep(DAY0_NS + DAY_NS + HOUR_NS).rollups_written == 0
+    put(store, DAY0_NS, power_watts=900.0)
+    roll(store)
+    assert store.upkeep(DAY0_NS + DAY_NS + HOUR_NS).rollups_written == 1
+    found = to_rows(store.read_rollup("gpu", 0, 2**62, {"gpu": "0"}))
+    assert [row["power_watts_max"] for row in found] == [900.0, 570.0]
+
+
+def test_old_days_go_and_their_rollups_stay(store: Store) -> None:
+    put(store, DAY0_NS, power_watts=1.0)
+    put(store, DAY0_NS + 50 * DAY_NS, power_watts=2.0)
+    roll(store)
+    store.upkeep(DAY0_NS + 52 * DAY_NS)
+    report = store.upkeep(DAY0_NS + 92 * DAY_NS)
+    assert report.days_removed_for_age == 1
+    assert [row["power_watts"] for row in rows(store)] == [2.0]
+    assert len(to_rows(store.read_rollup("gpu", 0, 2**62))) == 2
+    store.upkeep(DAY0_NS + 735 * DAY_NS)
+    assert len(to_rows(store.read_rollup("gpu", 0, 2**62))) == 1
+
+
+@pytest.mark.parametrize("short", ["limit", "disk"])
+def test_the_oldest_days_go_when_there_is_too_little_room(store: Store, short: str) -> None:
+    for day in range(6):
+        put(store, DAY0_NS + day * DAY_NS, power_watts=float(day))
+    roll(store)
+    sizes = [part.path.stat().st_size for part in all_parts(store.parquet_directory)]
+    free = [10**12]
+    if short == "limit":
+        options = store.options.model_copy(update={"limit_bytes": sum(sizes) - 1})
+    else:
+        options = store.options.model_copy(update={"reserve_bytes": 10**12 + sizes[0] + 1})
+    upkeep = Upkeep(store.directory, options, free_bytes=lambda _: free[0])
+    report = upkeep.run(DAY0_NS + 5 * DAY_NS)
+    assert report.days_removed_for_size >= 1
+    kept = [row["power_watts"] for row in rows(store)]
+    assert kept == [float(day) for day in range(6 - len(kept), 6)]
+    assert 1 <= len(kept) < 6
+
+
+def test_a_store_that_is_far_too_small_keeps_its_newest_day(store: Store) -> None:
+    for day in range(3):
+        put(store, DAY0_NS + day * DAY_NS, power_watts=float(day))
+    roll(store)
+    options = store.options.model_copy(update={"limit_bytes": 1})
+    Upkeep(store.directory, options, free_bytes=lambda _: 0).run(DAY0_NS + 2 * DAY_NS)
+    assert [row["power_watts"] for row in rows(store)] == [2.0]
+
+
+def test_old_events_go(store: Store) -> None:
+    for day in (0, 700):
+        event = sample("event", DAY0_NS + day * DAY_NS, {"severity": 1.0}, node="n1", kind="xid")
+        store.append([event])
+    store.commit()
+    assert store.upkeep(DAY0_NS + 740 * DAY_NS).events_removed == 1
+    assert len(store.events()) == 1
