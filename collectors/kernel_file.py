@@ -66,7 +66,7 @@ class FileTail:
         if self._descriptor < 0:
             self._open()
         found = self._take(limit_lines)
-        while len(found) < limit_lines and self._moved_on():
+        while len(found) < limit_lines and self._descriptor >= 0 and self._moved_on():
             found.extend(self._take(limit_lines - len(found)))
         return found
 
@@ -154,7 +154,12 @@ class FileTail:
                 self._head = os.pread(self._descriptor, _HEAD_BYTES, 0)
         found: list[Line] = []
         while len(found) < limit_lines:
-            chunk = self._chunk()
+            try:
+                chunk = self._chunk()
+            except SourceUnavailable:
+                if found:
+                    break  # what was read counts; the next look says what is wrong
+                raise
             if not chunk:
                 self._live = True
                 break

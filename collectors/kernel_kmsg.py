@@ -89,6 +89,8 @@ class KmsgReader:
                     self.problems.append(Problem("a kernel record too long to be read"))
                     continue
                 self.close()
+                if found:
+                    break  # what was read counts; the next look says what is wrong
                 raise SourceUnavailable(f"{self._path} can't be read: {error.strerror}") from error
             record = kmsg_record(raw.decode("utf-8", "replace"))
             if record is None or record.sequence is None or record.sequence <= self._after:

@@ -169,7 +169,7 @@ class KernelLog:
         self._storm = Storm(options.burst_count)
         self._boot_id = ""
         self._lock = threading.Lock()
-        self._pending: deque[Position] = deque(maxlen=_PENDING_LIMIT)
+        self._pending: deque[Position] = deque()
         self._saved: Position = {}
         self._saved_at_ns = 0
         self._newest_ns: dict[Tags, int] = {}
@@ -314,7 +314,8 @@ class KernelLog:
         position = {**position, "boot": self._boot_id}
         with self._lock:
             if events:
-                self._pending.append(position)
+                if len(self._pending) < _PENDING_LIMIT:
+                    self._pending.append(position)
                 return
             idle_ns = now_ns - self._saved_at_ns
             if self._pending or 0 <= idle_ns < _IDLE_SAVE_SECONDS * SECOND_NS:

@@ -241,7 +241,7 @@ def version(text: str) -> KernelEvent | None:
     found = _VERSION.match(text)
     if found is None:
         return None
-    return KernelEvent("version", "nvidia_driver", INFO, found["version"])
+    return KernelEvent("version", "driver", INFO, found["version"])
 
 
 def _driver(pattern: str, code: str, severity: float) -> Callable[[str], KernelEvent | None]:

@@ -222,7 +222,7 @@ def test_driver_start_failures_and_mismatch_are_found() -> None:
         ("driver", "api_mismatch", ""),
         ("driver", "reset_likely", "0000:61:00"),
         ("driver", "gsp_rpc", ""),
-        ("version", "nvidia_driver", ""),
+        ("version", "driver", ""),
     ]
     assert read("init-and-mismatch.log")[-1].text("text") == "570.158.01"
 
