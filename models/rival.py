@@ -10,8 +10,8 @@ first half of each, day by day from day 28 on: 1.44 million node-days, 2.3 failu
 lies between the 2.34 and 6.50 of two GPU clusters (Kokolis et al. 2024, "Revisiting
 Reliability in Large-Scale Machine Learning Research Clusters").
 
-Siblings. A GPU's day-long temperature above its siblings at like power, as a robust
-z-score over the fleet (median and 1.4826 * MAD). How much a hot card's odds rise is not
+Siblings. A GPU's day-long temperature above its siblings at like power, as a z-score in
+units of the fleet's spread (1.4826 * MAD, within bounds). How much a hot card's odds rise is not
 published; the factors are ASSUMED, kept low, and capped.
 """
 
@@ -51,10 +51,12 @@ BASE_GPU = 262 / 884_736
 SIBLING_TABLE = ((0.0, 1.0), (3.0, 1.0), (5.0, 5.0), (8.0, 20.0), (12.0, 60.0), (20.0, 100.0))
 LEAST_EXCESS_CELSIUS = 4.0  # below it a z-score is sensor rounding, whatever the fleet
 LEAST_SPREAD_CELSIUS = 0.75  # a fleet of few GPUs can look more alike than sensors allow
+MOST_SPREAD_CELSIUS = 3.0  # assumed: healthy cards at like power differ by 1 to 3 celsius
 
 HOTTER = "temperature_over_siblings.mean_1d"
 HOTTER_NOW = "temperature_over_siblings.mean_1h"
 EPISODES = "failure.episodes_28d"
+LOSSES = "gpu_max.presence.losses_28d"
 SINCE = "failure.days_since"
 
 
@@ -123,7 +125,9 @@ class Rival:
         if nodes is not None:
             place = {name: i for i, name in enumerate(listed)}
             rows = np.array([place[entity.node] for entity in nodes.entities], np.int64)
-            episodes[rows] = nodes.column(EPISODES)
+            # A GPU that froze and vanished failed, also where nobody reads the kernel log.
+            told, seen = (np.nan_to_num(nodes.column(name)) for name in (EPISODES, LOSSES))
+            episodes[rows] = np.maximum(told, seen)
             since[rows] = nodes.column(SINCE)
         x, y = zip(*HISTORY_TABLE, strict=True)
         p_day = np.interp(episodes, x, y) / 1000.0
@@ -135,7 +139,7 @@ class Rival:
         if part is None:
             return None
         excess = np.asarray(part.column(HOTTER), np.float64)
-        z = robust_z(excess)
+        z = sibling_z(excess)
         x, y = zip(*SIBLING_TABLE, strict=True)
         factor = np.where(excess >= LEAST_EXCESS_CELSIUS, np.interp(z, x, y), 1.0)
         factor = np.where(np.isnan(z), 1.0, factor)
@@ -170,14 +174,17 @@ class Rival:
         return (signal(HOTTER, gpus.excess[row], factor, text),)
 
 
-def robust_z(values: Floats) -> Floats:
-    """(value - median) / (1.4826 * MAD), NaN where the value is missing."""
-    known = values[~np.isnan(values)]
+def sibling_z(excess: Floats) -> Floats:
+    """Excess over siblings in units of the fleet's own spread, NaN where it is missing.
+
+    The spread is 1.4826 * MAD, held between what sensors can resolve and what a healthy
+    fleet shows: a handful of GPUs, or a sick fleet, is no measure of what is usual.
+    """
+    known = excess[~np.isnan(excess)]
     if not len(known):
-        return np.full(len(values), np.nan)
-    middle = float(np.median(known))
-    spread = 1.4826 * float(np.median(np.abs(known - middle)))
-    return np.asarray((values - middle) / max(spread, LEAST_SPREAD_CELSIUS))
+        return np.full(len(excess), np.nan)
+    spread = 1.4826 * float(np.median(np.abs(known - np.median(known))))
+    return np.asarray(excess / min(max(spread, LEAST_SPREAD_CELSIUS), MOST_SPREAD_CELSIUS))
 
 
 def _history_signals(episodes: float, days_since: float, factor: float) -> tuple[Signal, ...]:
@@ -185,13 +192,13 @@ def _history_signals(episodes: float, days_since: float, factor: float) -> tuple
         return ()
     count = max(1, round(float(episodes)))
     times = "once" if count == 1 else f"about {count} times"
-    text = f"it failed {times} in about 28 days, last {_ago(float(days_since))} ago"
+    text = f"it failed {times} in about 28 days"
+    if days_since == days_since:  # not NaN
+        text += f", last {_ago(float(days_since))} ago"
     return (signal(EPISODES, episodes, factor, text),)
 
 
 def _ago(days: float) -> str:
-    if days != days:  # NaN
-        return "an unknown time"
     if days < 1 / 24:
         return f"{days * 1440:.0f} min"
     return f"{days * 24:.0f} h" if days < 2 else f"{days:.0f} days"

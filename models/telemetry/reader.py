@@ -73,18 +73,23 @@ class Telemetry:
     ) -> Iterator[tuple[int, list[Chunk]]]:
         """(end of window, its chunks by measurement), each chunk sorted by time.
 
-        Parquet is read a day at a time and cut into windows in memory.
+        A window holds the readings with begin < time <= end, so that at its end everything
+        up to then is known. Parquet is read a day at a time and cut into windows in memory.
+        Days without any reading are passed over.
         """
         first_ns, last_ns = self.span_ns()
-        start_ns = first_ns - first_ns % window_ns
+        start_ns = (first_ns - 1) // window_ns * window_ns
         span_ns = max(window_ns, DAY_NS - DAY_NS % window_ns)
         names = [name for name in self._sources if measurements is None or name in measurements]
-        for day_ns in range(start_ns, last_ns + 1, span_ns):
-            stop_ns = min(day_ns + span_ns, last_ns - last_ns % window_ns + window_ns)
-            chunks = [self.chunk(name, day_ns, stop_ns) for name in names]
+        for day_ns in range(start_ns, last_ns, span_ns):
+            stop_ns = min(day_ns + span_ns, -(-last_ns // window_ns) * window_ns)
+            chunks = [self.chunk(name, day_ns + 1, stop_ns + 1) for name in names]
+            if not any(len(one) for one in chunks):
+                continue
             for begin_ns in range(day_ns, stop_ns, window_ns):
                 end_ns = begin_ns + window_ns
-                yield end_ns, [part for one in chunks if len(part := _cut(one, begin_ns, end_ns))]
+                parts = (_cut(one, begin_ns + 1, end_ns + 1) for one in chunks)
+                yield end_ns, [part for part in parts if len(part)]
 
     def chunk(self, measurement: str, begin_ns: int, end_ns: int) -> Chunk:
         """All readings of a measurement with begin <= time < end, sorted by time."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from collectors.sample import Sample, sample
 from models.features import FeatureEngine
 from models.risk import combined, strongest, words, worst_parts
-from models.rival import BASE_GPU, BASE_NODE, HISTORY_TABLE, Rival, robust_z
+from models.rival import BASE_GPU, BASE_NODE, HISTORY_TABLE, Rival, sibling_z
 from models.simulate import Fleet
 from models.voices import Entity, Risk
 
@@ -165,11 +165,42 @@ def test_worst_part_of_each_node() -> None:
     assert worst.tolist() == [1, -1, 2]
 
 
-def test_z_score_is_robust_and_keeps_missing_missing() -> None:
-    z = robust_z(np.array([0.0, 1.0, -1.0, 0.5, -0.5, 20.0, np.nan]))
+def test_z_score_is_in_units_of_the_fleet_and_keeps_missing_missing() -> None:
+    z = sibling_z(np.array([0.0, 1.0, -1.0, 0.5, -0.5, 20.0, np.nan]))
     assert z[5] > 10
     assert np.isnan(z[6])
-    assert np.isnan(robust_z(np.array([np.nan]))).all()
+    assert np.isnan(sibling_z(np.array([np.nan]))).all()
+
+
+def test_sick_card_in_a_fleet_of_four_stands_out() -> None:
+    assert sibling_z(np.array([-2.0, 0.0, 22.0, 23.0]))[3] > 7
+
+
+def test_loss_without_any_kernel_line_counts_as_history() -> None:
+    engine = FeatureEngine()
+    for step in range(1, 30):
+        now_ns = step * 600 * SECOND
+        batch = fleet(now_ns)
+        if step >= 20:  # gpu5 of n1 froze, and its memory and energy are no longer read
+            batch = [one for one in batch if (one.tag("node"), one.tag("gpu")) != ("n1", "5")]
+        lively = [
+            sample(
+                one.measurement,
+                now_ns,
+                {**one.fields, "ecc_corrected_total": 0.0, "pcie_replays_total": 0.0},
+                **dict(one.tags),
+            )
+            for one in batch
+            if one.measurement == "gpu"
+        ]
+        still = {"temperature_celsius": 60.0, "power_watts": 1.0}
+        if step >= 20:
+            lively.append(sample("gpu", now_ns, still, node="n1", gpu="5", uuid="u"))
+        hosts = [one for one in batch if one.measurement == "host"]
+        engine.observe([*lively, *hosts], now_ns)
+    risk = scored(engine, now_ns)[Entity("node", "n1")]
+    assert risk.probability > 3 * BASE_NODE
+    assert risk.signals[0].text == "it failed once in about 28 days"
 
 
 def test_history_table_rises() -> None:

@@ -61,8 +61,8 @@ def test_windows_follow_each_other_and_hold_their_times(written: Path, window_ns
         assert last_ns in (0, end_ns - window_ns)
         last_ns = end_ns
         for chunk in chunks:
-            assert (chunk.times_ns >= end_ns - window_ns).all()
-            assert (chunk.times_ns < end_ns).all()
+            assert (chunk.times_ns > end_ns - window_ns).all()
+            assert (chunk.times_ns <= end_ns).all()
             assert (np.diff(chunk.times_ns) >= 0).all()
 
 

@@ -1,0 +1,203 @@
+"""From a telemetry directory to frames and to training examples, by the live feature code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from models.features import FeatureEngine, FeatureFrame
+from models.features.arrays import Floats, Times
+from models.labels import LabelMiner, Labels
+from models.telemetry import Telemetry
+from models.voices import Entity
+
+SECOND_NS = 1_000_000_000
+STEP_NS = 1800 * SECOND_NS
+# A failure that comes sooner than this cannot be acted on; it is neither good nor bad.
+LEAST_LEAD_NS = 900 * SECOND_NS
+WARM_UP_NS = 86_400 * SECOND_NS  # the first day has no history to judge by
+
+Progress = Callable[[float], None]
+
+
+def frames(
+    telemetry: Telemetry,
+    step_ns: int = STEP_NS,
+    kinds: tuple[str, ...] = ("gpu", "node"),
+    progress: Progress | None = None,
+) -> Iterator[tuple[int, FeatureFrame]]:
+    """(time, features) every ``step_ns``, from one pass over the directory."""
+    engine = FeatureEngine()
+    first_ns, last_ns = telemetry.span_ns()
+    for end_ns, chunks in telemetry.windows(step_ns):
+        for chunk in chunks:
+            if chunk.measurement in ("event", "slurm_event"):
+                engine.observe(list(chunk.samples()), end_ns)
+            else:
+                engine.observe_columns(
+                    chunk.measurement, chunk.tags, chunk.which, chunk.times_ns, chunk.fields
+                )
+        if progress:
+            progress((end_ns - first_ns) / max(1, last_ns - first_ns))
+        yield end_ns, engine.frame(end_ns, kinds)
+
+
+def mined(telemetry: Telemetry) -> Labels:
+    """The labels of a directory, from its events alone (never from truth.csv)."""
+    miner = LabelMiner()
+    for name in ("host", "gpu", "slurm_node"):
+        if name in telemetry.measurements:
+            miner.nodes |= nodes_of(telemetry, name)
+            break
+    samples = []
+    for name in ("event", "slurm_event"):
+        if name in telemetry.measurements:
+            samples += list(telemetry.chunk(name, 0, 2**62).samples())
+    for one in sorted(samples, key=lambda one: one.time_ns):
+        miner.observe(one)
+    return miner.labels()
+
+
+def nodes_of(telemetry: Telemetry, measurement: str) -> set[str]:
+    """Names of the nodes in the first day of a measurement."""
+    first_ns, _ = telemetry.span_ns()
+    chunk = telemetry.chunk(measurement, first_ns, first_ns + WARM_UP_NS)
+    return {name for tags in chunk.tags for name in [dict(tags).get("node", "")] if name}
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Training examples of one kind: ``x`` [n, names], ``y`` [n], ``weight`` [n].
+
+    ``weight`` undoes the down-sampling of quiet times: it is 1 for a positive and
+    1 / (share kept) for a negative, so that weighted rates are true rates.
+    """
+
+    kind: str
+    names: tuple[str, ...]
+    x: Floats
+    y: Floats
+    weight: Floats
+    times_ns: Times
+    nodes: tuple[str, ...]
+
+    def part(self, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Examples:
+        """The examples where ``chosen`` is true."""
+        return Examples(
+            self.kind,
+            self.names,
+            self.x[chosen],
+            self.y[chosen],
+            self.weight[chosen],
+            self.times_ns[chosen],
+            tuple(node for node, yes in zip(self.nodes, chosen.tolist(), strict=True) if yes),
+        )
+
+
+class Sampler:
+    """Marks each entity of a frame and keeps positives and some negatives."""
+
+    def __init__(
+        self,
+        labels: Labels,
+        horizon_ns: int,
+        negatives_share: float,
+        seed: int,
+        until_ns: int | None = None,
+    ) -> None:
+        self.labels = labels
+        self.horizon_ns = horizon_ns
+        self.share = negatives_share
+        self.until_ns = until_ns  # a label may not look past this time
+        self.rng = np.random.default_rng([seed, 17])
+        self.spans = {node: np.array(spans) for node, spans in labels.spans().items()}
+        self.node_onsets = labels.node_onsets()
+        self.onsets = {kind: labels.onsets(kind) for kind in ("gpu", "node")}
+        self._kept: dict[str, list[tuple[Floats, Floats, Floats, int, list[str]]]] = {}
+        self._names: dict[str, tuple[str, ...]] = {}
+
+    def usable(self, node: str, now_ns: int) -> bool:
+        """Whether the node is in service at ``now_ns`` and no failure is about to strike."""
+        spans = self.spans.get(node)
+        if spans is not None and bool(((spans[:, 0] <= now_ns) & (now_ns < spans[:, 1])).any()):
+            return False
+        onsets = self.node_onsets.get(node)
+        if onsets is None:
+            return True
+        low = int(np.searchsorted(onsets, now_ns, side="right"))
+        return not (low < len(onsets) and onsets[low] <= now_ns + LEAST_LEAD_NS)
+
+    def add(self, now_ns: int, frame: FeatureFrame) -> None:
+        """Looks at one frame. The end of the history, where the future is unknown, is left out."""
+        if self.until_ns is not None and now_ns + self.horizon_ns > self.until_ns:
+            return
+        for kind, part in frame.kinds.items():
+            if kind not in self.onsets:
+                continue
+            self._names[kind] = part.names
+            count = len(part.entities)
+            positive = np.zeros(count, bool)
+            place = {entity: row for row, entity in enumerate(part.entities)}
+            for row in self._about_to_fail(kind, now_ns, place):
+                positive[row] = True
+            # Other parts of a node that is about to fail are censored: the node goes with it.
+            bad_node = np.array([not self.usable(node, now_ns) for node in part.nodes], bool)
+            chosen = positive | (self.rng.random(count) < self.share)
+            chosen &= ~bad_node[part.node_rows]
+            rows = np.flatnonzero(chosen)
+            if len(rows):
+                y = positive[rows].astype(np.float64)
+                weight = np.where(positive[rows], 1.0, 1.0 / self.share)
+                nodes = [part.entities[row].node for row in rows.tolist()]
+                self._kept.setdefault(kind, []).append(
+                    (part.values[rows], y, weight, now_ns, nodes)
+                )
+
+    def _about_to_fail(self, kind: str, now_ns: int, place: dict[Entity, int]) -> Iterator[int]:
+        for entity, onsets in self.onsets[kind].items():
+            low = int(np.searchsorted(onsets, now_ns + LEAST_LEAD_NS, side="right"))
+            soon = low < len(onsets) and onsets[low] <= now_ns + self.horizon_ns
+            if soon and entity in place:
+                yield place[entity]
+
+    def examples(self) -> dict[str, Examples]:
+        """What was kept, by kind."""
+        found = {}
+        for kind, parts in self._kept.items():
+            times = [np.full(len(y), now_ns, np.int64) for _, y, _, now_ns, _ in parts]
+            found[kind] = Examples(
+                kind,
+                self._names[kind],
+                np.concatenate([x for x, *_ in parts]),
+                np.concatenate([y for _, y, *_ in parts]),
+                np.concatenate([weight for _, _, weight, *_ in parts]),
+                np.concatenate(times),
+                tuple(node for *_, nodes in parts for node in nodes),
+            )
+        return found
+
+
+def build(
+    telemetry: Telemetry,
+    *,
+    horizon_ns: int,
+    labels: Labels | None = None,
+    negatives_share: float = 0.02,
+    seed: int = 0,
+    step_ns: int = STEP_NS,
+    until_ns: int | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Examples]:
+    """Training examples of a directory, for failures within (15 min, horizon]."""
+    labels = mined(telemetry) if labels is None else labels
+    first_ns, last_ns = telemetry.span_ns()
+    end_ns = last_ns if until_ns is None else min(until_ns, last_ns)
+    sampler = Sampler(labels, horizon_ns, negatives_share, seed, end_ns)
+    for now_ns, frame in frames(telemetry, step_ns, progress=progress):
+        if now_ns > end_ns:
+            break
+        if now_ns - first_ns >= WARM_UP_NS:
+            sampler.add(now_ns, frame)
+    return sampler.examples()
