@@ -62,12 +62,15 @@ def spaced(samples: Iterable[Sample]) -> list[Sample]:
     A store keeps one point per measurement, tags and time; two events must not become one.
     """
     taken: set[tuple[str, Tags, int]] = set()
+    free: dict[tuple[str, Tags, int], int] = {}  # where to look on, for many of the same time
     result: list[Sample] = []
     for one in samples:
-        time_ns = one.time_ns
+        wanted = (one.measurement, one.tags, one.time_ns)
+        time_ns = free.get(wanted, one.time_ns)
         while (one.measurement, one.tags, time_ns) in taken:
             time_ns += 1
         taken.add((one.measurement, one.tags, time_ns))
+        free[wanted] = time_ns + 1
         moved = time_ns != one.time_ns
         result.append(Sample(one.measurement, one.tags, one.fields, time_ns) if moved else one)
     return result

@@ -6,7 +6,7 @@ no longer there is noticed. A fleet view of versions is made of the ``version`` 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,10 +91,9 @@ class Inventory:
         if not (changed or due):
             return told
         self._told_ns = now_ns
-        return [
-            *told,
-            *self._all(present, versions, int(system.get("count", len(present))), now_ns),
-        ]
+        count = int(system.get("count", len(present)))
+        listed = [board for _, board in sorted(present.items())]
+        return [*told, *board_events(self._node, listed, versions, count, now_ns)]
 
     def _gone(self, boards: Mapping[int, Board]) -> list[Board]:
         """Boards of before that are in no place now. An index may have passed to another."""
@@ -107,17 +106,24 @@ class Inventory:
             and (index not in boards or boards[index].uuid)
         ]
 
-    def _all(
-        self, boards: Mapping[int, Board], versions: Mapping[str, str], count: int, now_ns: int
-    ) -> list[Sample]:
-        def info(kind: str, code: str, text: str, device: str = "") -> Sample:
-            return event(self._node, kind, code, now_ns, text=text, severity=INFO, device=device)
 
-        told = [info("inventory", "count", f"gpus={count}")]
-        for _, board in sorted(boards.items()):
-            if board.uuid or board.bus:
-                told.append(info("inventory", "gpu", board.text(), board.bus))
-            if board.vbios:
-                told.append(info("version", "vbios", board.vbios, board.bus))
-        told += [info("version", key, value) for key, value in sorted(versions.items())]
-        return told
+def board_events(
+    node: str,
+    boards: Iterable[Board],
+    versions: Mapping[str, str],
+    count: int | None,
+    now_ns: int,
+) -> list[Sample]:
+    """The events that tell which boards and versions there are; ``count`` if that is certain."""
+
+    def info(kind: str, code: str, text: str, device: str = "") -> Sample:
+        return event(node, kind, code, now_ns, text=text, severity=INFO, device=device)
+
+    told = [] if count is None else [info("inventory", "count", f"gpus={count}")]
+    for board in boards:
+        if board.uuid or board.bus:
+            told.append(info("inventory", "gpu", board.text(), board.bus))
+        if board.vbios:
+            told.append(info("version", "vbios", board.vbios, board.bus))
+    told += [info("version", key, value) for key, value in sorted(versions.items())]
+    return told

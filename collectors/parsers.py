@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from collectors import kernel_lines, slurm
 from collectors.bmc_parsers import BMC_PARSERS
+from collectors.gpu_parsers import GPU_PARSERS
 from collectors.ib_parsers import IB_PARSERS
 from collectors.sample import Problem, Sample
 
@@ -18,6 +19,7 @@ Parser = Callable[[Text, str, int], tuple[list[Sample], list[Problem]]]
 
 PARSERS: dict[str, Parser] = {
     **BMC_PARSERS,
+    **GPU_PARSERS,
     **IB_PARSERS,
     "slurm-nodes": slurm.parse,
     "kernel-log": kernel_lines.parse,

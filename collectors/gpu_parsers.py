@@ -1,0 +1,16 @@
+"""The GPU part of the table of ``tocsin parse``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from collectors import smi_csv, smi_lists, smi_xml
+from collectors.sample import Problem, Sample
+
+GPU_PARSERS: dict[str, Callable[[str | bytes, str, int], tuple[list[Sample], list[Problem]]]] = {
+    "nvidia-smi-xml": smi_xml.parse,
+    "nvidia-smi-csv": smi_csv.parse,
+    "nvidia-smi-list": smi_lists.parse_list,
+    "nvidia-smi-nvlink": smi_lists.parse_nvlink,
+    "nvidia-smi-dmon": smi_lists.parse_dmon,
+}

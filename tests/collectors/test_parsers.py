@@ -1,0 +1,94 @@
+"""Whatever a parser is fed, it answers with samples and problems, in bounded time and memory."""
+
+from __future__ import annotations
+
+import random
+import time
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from collectors.parsers import PARSERS
+from collectors.sample import Problem, Sample
+
+FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
+NOW_NS = 1_760_000_000_000_000_000
+TEXTS = sorted(path for path in FIXTURES.rglob("*") if path.is_file())
+
+
+def check(samples: list[Sample], problems: list[Problem]) -> None:
+    """The shape that every parser owes."""
+    seen = set()
+    for one in samples:
+        assert isinstance(one, Sample)
+        assert one.fields
+        assert isinstance(one.time_ns, int)
+        assert list(one.tags) == sorted(one.tags)
+        assert all(isinstance(value, str) and value for _, value in one.tags)
+        for name, value in one.fields.items():
+            assert isinstance(value, (float, str)), f"{name} is {value!r}"
+            assert not isinstance(value, float) or value == value, f"{name} is no number"
+        key = (one.measurement, one.tags, one.time_ns)
+        assert key not in seen, key
+        seen.add(key)
+    for problem in problems:
+        assert isinstance(problem, Problem)
+        assert problem.problem.strip()
+        assert "Traceback" not in problem.problem
+
+
+@pytest.mark.parametrize("name", sorted(PARSERS))
+class TestEveryParser:
+    def test_nothing_is_read_from_nothing(self, name: str) -> None:
+        for text in ("", b"", "\n", b"\0", "\ufeff", b"\xff\xfe\x00"):
+            samples, problems = PARSERS[name](text, "n1", NOW_NS)
+            assert samples == []
+            check(samples, problems)
+
+    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(text=st.one_of(st.binary(max_size=2000), st.text(max_size=2000)))
+    def test_random_text_never_raises(self, name: str, text: bytes | str) -> None:
+        check(*PARSERS[name](text, "n1", NOW_NS))
+
+    def test_other_tools_output_never_raises(self, name: str) -> None:
+        for path in TEXTS:
+            check(*PARSERS[name](path.read_bytes()[:200_000], "n1", NOW_NS))
+
+    def test_cut_off_and_damaged_texts_never_raise(self, name: str) -> None:
+        chance = random.Random(name)
+        for path in chance.sample(TEXTS, min(len(TEXTS), 25)):
+            raw = path.read_bytes()[:60_000]
+            for _ in range(4):
+                check(*PARSERS[name](raw[: chance.randrange(len(raw) + 1)], "n1", NOW_NS))
+                damaged = bytearray(raw)
+                for _ in range(min(len(raw), 20)):
+                    damaged[chance.randrange(len(raw))] = chance.randrange(256)
+                check(*PARSERS[name](bytes(damaged), "n1", NOW_NS))
+
+    @pytest.mark.parametrize(
+        "piece",
+        [b"a", b"\n", b",", b"<a>", b"{", b"[", b"0 ", b'"', b"GPU 0: x (UUID: ", b"| ", b"\xc3"],
+    )
+    def test_a_long_monotonous_text_takes_little_time_and_memory(
+        self, name: str, piece: bytes
+    ) -> None:
+        text = piece * (500_000 // len(piece))
+        tracemalloc.start()
+        begin = time.process_time()
+        try:
+            check(*PARSERS[name](text, "n1", NOW_NS))
+            seconds = time.process_time() - begin
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak < 100_000_000, f"{peak / 1e6:.0f} MB for 0.5 MB of text"
+        assert seconds < 10, f"{seconds:.1f} s for 0.5 MB of text"
+
+
+def test_the_node_tag_is_the_one_handed_in() -> None:
+    path = FIXTURES / "gpu/smi/q-x_v12_535.xml"
+    samples, _ = PARSERS["nvidia-smi-xml"](path.read_bytes(), "gpu-0017", NOW_NS)
+    assert {one.tag("node") for one in samples} == {"gpu-0017"}
