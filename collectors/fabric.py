@@ -1,10 +1,11 @@
 """The ``fabric`` source, on the head: every port of the InfiniBand fabric, from outside.
 
-``fabric_port`` [guid, port, peer_node]: a switch's port; ``peer_node`` is the host at the other
-end, also while the link is down, and absent between switches. [guid, port, node, device]: the
-port of a host's adapter as the fabric reads it. ``fabric`` [subnet]: the sweep itself. ``event``
-of kind ``fabric``: ``unreachable``, ``reachable``, ``gone``, ``sm_lost``, ``sm_back``,
-``saturated``.
+``fabric_port`` [guid, port, peer_node]: one end of a link; ``peer_node`` is the host on the link,
+also while it is down, and absent between switches. A switch's port has the switch's GUID, an
+adapter's port its own. ``fabric`` [subnet]: the sweep itself. ``event`` of kind ``fabric``:
+``unreachable``, ``reachable``, ``gone``, ``sm_lost``, ``sm_back``, ``saturated``; of kind
+``inventory`` and code ``link``, once per cable and when it changes: which port of which host
+hangs on which port of which switch.
 
 Several subnets (rails) are read side by side; one that fails costs only itself. Counters are
 read, never reset.
@@ -218,7 +219,30 @@ class FabricSource:
             fields["manager_lid"] = float(manager.lid)
             fields["manager_activity_total"] = float(manager.activity)
         samples.append(sample("fabric", now_ns, fields, subnet=subnet))
+        samples += self._inventory(subnet, now_ns)
         return samples + self._events(subnet, reading, up, now_ns)
+
+    def _inventory(self, subnet: str, now_ns: int) -> list[Sample]:
+        """One event per cable that is new, has moved, or was not told since the start."""
+        known = self.subnets[subnet]
+        places, known.new_cables = known.new_cables, []
+        told: list[Sample] = []
+        for guid, port in dict.fromkeys(places):
+            cable = known.cabling.cables.get((guid, port))
+            if cable is None or not cable.node:
+                continue
+            name = known.cabling.names.get(guid, "")
+            text = (
+                f"switch={guid} switch_port={port} adapter={cable.guid} "
+                f"adapter_port={cable.port} name={name}"
+            )
+            where = f"{cable.device}/{cable.port}"
+            told.append(
+                event(
+                    cable.node, "inventory", "link", now_ns, text=text, severity=INFO, device=where
+                )
+            )
+        return told
 
     def _events(
         self, subnet: str, reading: SubnetReading, manager_up: bool, now_ns: int

@@ -19,7 +19,7 @@ LIMIT_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Cable:
-    """The host's end of a cable: node and device names, GUID and port of the adapter."""
+    """The host's end of a cable: node and device names, GUID and number of the adapter's port."""
 
     node: str
     device: str
@@ -29,27 +29,30 @@ class Cable:
 
 @dataclass(slots=True)
 class Cabling:
-    """Switch port (GUID, number) -> the host's end."""
+    """Switch port (GUID, number) -> the host's end. ``names`` are the switches' descriptions."""
 
     cables: dict[tuple[str, int], Cable] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
 
-    def learn(self, topology: Topology) -> bool:
-        """Takes in what is connected now. True when something is new or has moved."""
-        changed = False
+    def learn(self, topology: Topology) -> list[tuple[str, int]]:
+        """Takes in what is connected now, and answers which cables are new or have moved."""
+        changed: list[tuple[str, int]] = []
+        self.names.update((switch.guid, switch.description) for switch in topology.switches())
+        # A cable that was moved has left its old place.
+        old_places = {(cable.guid, cable.port): place for place, cable in self.cables.items()}
         for adapter in topology.adapters():
             if not adapter.host:
                 continue
             for port, link in adapter.links.items():
-                cable = Cable(adapter.host, adapter.device, adapter.guid, port)
+                guid = link.port_guid or adapter.guid
+                cable = Cable(adapter.host, adapter.device, guid, port)
                 place = (link.peer_guid, link.peer_port)
                 if self.cables.get(place) == cable:
                     continue
-                changed = True
-                # A cable that was moved has left its old place.
-                for old in [
-                    k for k, v in self.cables.items() if (v.guid, v.port) == (cable.guid, port)
-                ]:
-                    del self.cables[old]
+                changed.append(place)
+                old = old_places.get((guid, port))
+                if old is not None and self.cables.get(old, cable).guid == guid:
+                    self.cables.pop(old, None)
                 self.cables[place] = cable
         return changed
 

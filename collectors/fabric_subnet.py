@@ -108,6 +108,7 @@ class Subnet:
         self.options = options
         self.cabling = cabling
         self.topology: Topology | None = None
+        self.new_cables: list[tuple[str, int]] = list(cabling.cables)
         self.cabling_changed = False
         self._runner = runner
         self._topology_ns = 0
@@ -158,8 +159,9 @@ class Subnet:
         self.topology = topology
         self._topology_ns = now_ns
         self._stale = False
-        if self.cabling.learn(topology):
-            self.cabling_changed = True
+        changed = self.cabling.learn(topology)
+        self.new_cables += changed
+        self.cabling_changed = self.cabling_changed or bool(changed)
 
     def _ask_manager(self, reading: SubnetReading, deadline_seconds: float) -> None:
         result = self._tool("sminfo", [], min(5.0, deadline_seconds * 0.15))

@@ -1,8 +1,8 @@
 """Reads what ``ibqueryerrors`` prints of a whole fabric, as ``fabric_port`` points.
 
-A port of a switch carries ``guid``, ``port`` and, where the report names it, ``peer_node``; a
-port of a host's adapter carries ``guid``, ``port``, ``node`` and ``device`` instead. Ports that
-are not listed had no counter above its threshold: they get no point, and no zero either.
+``peer_node`` is the host on the link: of a switch's port the one at the other end, where the
+report names it, of an adapter's own port that adapter's host. Ports that are not listed had no
+counter above its threshold: they get no point, and no zero either.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Reader:
         self.points = Points(self.problems)
         self.summary = False
         self.ports = 0
-        self._node, self._device = "", ""
+        self._host = ""
         self._tags: dict[str, str] = {}
         self._fields: dict[str, float] = {}
 
@@ -72,7 +72,7 @@ class _Reader:
             # Switches have names of one word too: only a description that names an adapter,
             # or the form without a GUID, which is an adapter's, is a host.
             is_host = bool(device) or node.group(1) is None
-            self._node, self._device = (host, device) if is_host else ("", "")
+            self._host = host if is_host else ""
         elif port := _PORT.match(line):
             self.flush()
             self._port(port.group(1), port.group(2), port.group(3), line)
@@ -92,9 +92,7 @@ class _Reader:
             self.problems.add("counters after this point are not understood", rest[end:])
         if port == "ALL":
             return
-        tags = {"guid": guid_of(guid), "port": str(int(port))}
-        if self._node:
-            tags |= {"node": self._node, "device": self._device}
+        tags = {"guid": guid_of(guid), "port": str(int(port)), "peer_node": self._host}
         fields: dict[str, float] = {}
         where = f"{tags['guid']} port {tags['port']}"
         for name, text in found:
@@ -116,7 +114,7 @@ class _Reader:
             self._fields |= fields
             peer = _PEER.match(rest)
             host, device = host_of(peer.group(1)) if peer else ("", "")
-            if device and "node" not in self._tags:
+            if device and not self._tags["peer_node"]:
                 self._tags["peer_node"] = host
 
     def flush(self) -> None:

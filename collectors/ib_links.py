@@ -65,8 +65,8 @@ def parse_iblinkinfo(
 ) -> tuple[list[Sample], list[Problem]]:
     """``iblinkinfo`` with or without ``-l`` as ``fabric_port`` points; ``node`` is not used.
 
-    A switch's port names the host at its other end in ``peer_node``; a host's own port carries
-    ``node`` and ``device``.
+    ``peer_node`` is the host on the link: of a switch's port the one at the other end, of an
+    adapter's own port that adapter's host.
     """
     del node
     problems = Problems()
@@ -95,12 +95,9 @@ def parse_iblinkinfo(
             host, device = host_of(row["who"])
             host = host if device else ""
         else:
-            host, device = host_of(head_description) if head_is_adapter else ("", "")
-        tags = {"guid": guid, "port": str(int(row["port"]))}
-        if host:
-            tags |= {"node": host, "device": device}
-        else:
-            tags["peer_node"] = _peer_node(row["rest"], line, problems)
+            host = host_of(head_description)[0] if head_is_adapter else ""
+        peer_node = host or _peer_node(row["rest"], line, problems)
+        tags = {"guid": guid, "port": str(int(row["port"])), "peer_node": peer_node}
         points.put("fabric_port", tags, fields)
     return points.samples(now_ns), problems.all()
 

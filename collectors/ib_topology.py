@@ -173,13 +173,11 @@ def _link(match: re.Match[str]) -> Link:
 
 
 def port_tags(topology: Topology, node: FabricNode, port: int) -> dict[str, str]:
-    """The ``fabric_port`` tags of a port: see ``collectors.fabric``."""
+    """The ``fabric_port`` tags of a port; ``peer_node`` is the host on its link, '' if none."""
     link = node.links.get(port)
     if node.kind == "adapter":
         guid = link.port_guid if link and link.port_guid else node.guid
-        if node.host:
-            return {"guid": guid, "port": str(port), "node": node.host, "device": node.device}
-        return {"guid": guid, "port": str(port)}
+        return {"guid": guid, "port": str(port), "peer_node": node.host}
     other = topology.nodes.get(link.peer_guid) if link else None
     return {"guid": node.guid, "port": str(port), "peer_node": other.host if other else ""}
 
@@ -216,7 +214,7 @@ def _parse_ports_report(text: str, now_ns: int) -> tuple[list[Sample], list[Prob
             continue  # not connected: width and speed are what the port would start with
         tags = {"guid": guid_of(match.group(4)), "port": match.group(3)}
         if match.group(1) == "CA":
-            tags["node"], tags["device"] = host_of(match.group(11))
+            tags["peer_node"] = host_of(match.group(11))[0]
         elif match.group(7) == "CA":
             tags["peer_node"] = host_of(match.group(12))[0]
         points.put("fabric_port", tags, lane_fields(int(match.group(5)), match.group(6)))
