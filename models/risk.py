@@ -27,7 +27,11 @@ class RiskModel(Protocol):
         ...
 
     def score(self, frame: FeatureFrame, now_ns: int) -> list[Risk]:
-        """One Risk for every node, and one for each part whose risk stands out."""
+        """One Risk for each part whose risk stands out, and one for every node.
+
+        The node's own Risk stands for all that is not told apart, so that the risk of a
+        node is 1 - product of (1 - p) over all its Risks of one model.
+        """
         ...
 
 
@@ -42,12 +46,15 @@ def combined(own: Floats, parts: Floats, nodes: Rows) -> Floats:
     return np.asarray(-np.expm1(log_safe))
 
 
-def worst_parts(parts: Floats, nodes: Rows, count: int) -> Rows:
-    """For each node the index of its riskiest part, -1 where it has none."""
-    worst = np.full(count, -1, np.int64)
-    order = np.argsort(parts, kind="stable")
-    worst[nodes[order]] = order  # the last one written, so the largest, stays
-    return worst
+def rest(total: Floats, told: Floats, nodes: Rows) -> Floats:
+    """What is left of each node's ``total`` risk when the parts ``told`` are taken out.
+
+    ``told`` [parts] are the risks that are told apart, ``nodes`` [parts] their node's row.
+    ``combined(rest(total, told, nodes), told, nodes)`` is ``total`` again.
+    """
+    log_safe = np.log1p(-np.clip(total, 0.0, 1.0 - 1e-12))
+    np.subtract.at(log_safe, nodes, np.log1p(-np.clip(told, 0.0, 1.0 - 1e-12)))
+    return np.asarray(np.maximum(-np.expm1(log_safe), 0.0))
 
 
 def strongest(risks: Iterable[Risk]) -> dict[Entity, Risk]:

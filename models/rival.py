@@ -18,7 +18,6 @@ published; the factors are ASSUMED, kept low, and capped.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,7 +25,7 @@ import numpy as np
 from collectors.sample import Sample
 from models.features import FeatureFrame, KindFrame
 from models.features.arrays import Floats
-from models.risk import DAY_SECONDS, LEAST_TOLD, combined, signal, worst_parts
+from models.risk import DAY_SECONDS, LEAST_TOLD, combined, rest, signal
 from models.voices import Entity, Risk, Signal
 
 # (decayed episodes, failures within a day per 1000 node-days): LANL, see above.
@@ -80,32 +79,36 @@ class Rival:
     def observe(self, sample: Sample, arrival_ns: int) -> None:
         """Nothing: the features keep the history."""
 
+    def nodes(self, frame: FeatureFrame) -> tuple[list[str], Floats]:
+        """Names of all nodes heard of and the risk of each, all its parts together."""
+        names, history, _, _ = self._nodes(frame)
+        gpus = self._gpus(frame, names)
+        return names, self._total(history, gpus)
+
     def score(self, frame: FeatureFrame, now_ns: int) -> list[Risk]:
-        """A Risk for every node heard of, and for each GPU that is hot for its place."""
+        """A Risk for each GPU that is hot for its place, and one for every node heard of."""
         names, history, episodes, since = self._nodes(frame)
         gpus = self._gpus(frame, names)
-        total = history
-        worst = np.full(len(names), -1)
+        own = self._total(history, gpus)
+        risks: list[Risk] = []
         if gpus is not None:
-            extra = np.maximum(gpus.probability - self._scaled(BASE_GPU), 0.0)
-            total = combined(history, extra, gpus.nodes)
-            worst = worst_parts(extra, gpus.nodes, len(names))
-        risks = list(self._gpu_risks(gpus)) if gpus is not None else []
-        for row, (node, p) in enumerate(zip(names, total.tolist(), strict=True)):
-            signals = _history_signals(
-                episodes[row], since[row], history[row] / self._scaled(BASE_NODE)
-            )
-            voice = "history"
-            if gpus is not None and worst[row] >= 0:
-                hot = self._hot_signals(gpus, int(worst[row]))
-                if p > 2 * history[row]:
-                    voice = "risk"
-                    signals = (*hot, *signals)
-                else:
-                    signals = (*signals, *hot)
+            told = np.flatnonzero(gpus.probability > LEAST_TOLD * self._scaled(BASE_GPU))
+            own = rest(own, gpus.probability[told], gpus.nodes[told])
+            risks += [self._gpu_risk(gpus, row) for row in told.tolist()]
+        base = self._scaled(BASE_NODE)
+        for row, (node, p) in enumerate(zip(names, own.tolist(), strict=True)):
+            factor = float(history[row]) / base
+            signals = _history_signals(float(episodes[row]), float(since[row]), factor)
             entity = Entity("node", node)
-            risks.append(Risk(entity, p, self.horizon_seconds, self.name, voice, signals))
+            risks.append(Risk(entity, p, self.horizon_seconds, self.name, "history", signals))
         return risks
+
+    def _total(self, history: Floats, gpus: _Gpus | None) -> Floats:
+        """History holds the usual risk of the GPUs already; only what is above it adds."""
+        if gpus is None:
+            return history
+        extra = np.maximum(gpus.probability - self._scaled(BASE_GPU), 0.0)
+        return combined(history, extra, gpus.nodes)
 
     def _scaled(self, p_day: float) -> float:
         """A probability within a day, for this model's horizon (constant hazard)."""
@@ -150,21 +153,18 @@ class Rival:
         probability = -np.expm1(np.log1p(-p_day) * scale)
         return _Gpus(part, probability, z, excess, node_row[part.node_rows])
 
-    def _gpu_risks(self, gpus: _Gpus) -> Iterator[Risk]:
-        for row in np.flatnonzero(gpus.probability > LEAST_TOLD * self._scaled(BASE_GPU)).tolist():
-            yield Risk(
-                gpus.frame.entities[row],
-                float(gpus.probability[row]),
-                self.horizon_seconds,
-                self.name,
-                "risk",
-                self._hot_signals(gpus, row),
-            )
+    def _gpu_risk(self, gpus: _Gpus, row: int) -> Risk:
+        return Risk(
+            gpus.frame.entities[row],
+            float(gpus.probability[row]),
+            self.horizon_seconds,
+            self.name,
+            "risk",
+            self._hot_signals(gpus, row),
+        )
 
     def _hot_signals(self, gpus: _Gpus, row: int) -> tuple[Signal, ...]:
         factor = float(gpus.probability[row]) / self._scaled(BASE_GPU)
-        if factor <= 1.0 + 1e-6:
-            return ()
         device = gpus.frame.entities[row].device
         hour = float(gpus.frame.column(HOTTER_NOW)[row])
         text = (

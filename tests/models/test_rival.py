@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from collectors.sample import Sample, sample
 from models.features import FeatureEngine
-from models.risk import combined, strongest, words, worst_parts
+from models.risk import combined, rest, strongest, words
 from models.rival import BASE_GPU, BASE_NODE, HISTORY_TABLE, Rival, sibling_z
 from models.simulate import Fleet
 from models.voices import Entity, Risk
@@ -99,10 +99,12 @@ def test_gpu_hotter_than_its_siblings_is_named() -> None:
     gpu = found[Entity("gpu", "n1", "gpu5")]
     assert gpu.voice == "risk"
     assert gpu.probability > 10 * BASE_GPU
-    node = found[Entity("node", "n1")]
-    assert node.voice == "risk"
-    assert node.probability > 2 * BASE_NODE
-    assert node.signals[0].text.startswith("gpu5 runs 1")
+    assert gpu.signals[0].text.startswith("gpu5 runs 1")
+    whole = 1 - (1 - gpu.probability) * (1 - found[Entity("node", "n1")].probability)
+    frame = engine.frame(60 * HOUR)
+    names, total = Rival().nodes(frame)
+    assert total[names.index("n1")] == pytest.approx(whole)
+    assert whole > 2 * BASE_NODE
     assert [entity for entity in found if entity.kind == "gpu"] == [gpu.entity]
 
 
@@ -160,9 +162,17 @@ def test_node_risk_is_one_minus_the_product_of_survivals(
         assert 0 <= result[node] < 1
 
 
-def test_worst_part_of_each_node() -> None:
-    worst = worst_parts(np.array([0.1, 0.5, 0.2]), np.array([0, 0, 2]), 3)
-    assert worst.tolist() == [1, -1, 2]
+@given(
+    st.lists(st.floats(0, 0.9), min_size=1, max_size=5),
+    st.lists(st.tuples(st.floats(0, 0.9), st.integers(0, 4)), max_size=20),
+)
+def test_parts_told_apart_and_the_rest_make_the_whole(
+    own: list[float], parts: list[tuple[float, int]]
+) -> None:
+    p = np.array([p for p, _ in parts])
+    nodes = np.array([node % len(own) for _, node in parts], np.int64)
+    total = combined(np.array(own), p, nodes)
+    np.testing.assert_allclose(rest(total, p, nodes), own, atol=1e-6)
 
 
 def test_z_score_is_in_units_of_the_fleet_and_keeps_missing_missing() -> None:

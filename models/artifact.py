@@ -1,0 +1,119 @@
+"""A saved model: a folder with ``model.skops`` and ``manifest.json``.
+
+skops keeps scikit-learn objects without pickle; on loading only types of scikit-learn and
+numpy are allowed. The manifest holds the file's hash, versions, feature names, the time
+that was trained on and the scores; a mismatch is refused with the reason in words.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sklearn
+import skops.io
+
+from models.features import features
+from models.learned import KindModel, LearnedRisk
+
+FORMAT = 1
+MODEL_LIMIT_BYTES = 256 * 2**20
+
+
+class ModelRefused(ValueError):
+    """The model cannot be used here. The text says why and what to do."""
+
+
+def save(model: LearnedRisk, directory: Path) -> None:
+    """Writes the model. ``model.facts`` goes into the manifest as it is (JSON data)."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / "model.skops"
+    skops.io.dump({kind: one.trees for kind, one in model.kinds.items()}, path)
+    manifest = {
+        "format": FORMAT,
+        "name": model.name,
+        "horizon_seconds": model.horizon_seconds,
+        "sha256": _hash(path),
+        "sklearn": sklearn.__version__,
+        "kinds": {
+            kind: {
+                "names": list(one.names),
+                "calibration": list(one.calibration),
+                "base_rate": one.base_rate,
+                # JSON knows no NaN
+                "typical": [None if np.isnan(value) else float(value) for value in one.typical],
+            }
+            for kind, one in model.kinds.items()
+        },
+        "facts": model.facts,
+    }
+    (directory / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
+
+
+def load(directory: Path) -> LearnedRisk:
+    """Reads a model back. Raises ModelRefused."""
+    try:
+        manifest = json.loads((directory / "manifest.json").read_text())
+        path = directory / "model.skops"
+        _check(manifest, path)
+        kinds = _kinds(manifest, _trees(path))
+        return LearnedRisk(
+            float(manifest["horizon_seconds"]), kinds, str(manifest["name"]), manifest["facts"]
+        )
+    except OSError as error:
+        raise ModelRefused(f"{directory}: {error.strerror or error}") from error
+    except (KeyError, TypeError, json.JSONDecodeError) as error:
+        raise ModelRefused(f"{directory}/manifest.json is not a manifest: {error!r}") from error
+
+
+def _check(manifest: dict[str, Any], path: Path) -> None:
+    if manifest["format"] != FORMAT:
+        raise ModelRefused(f"{path} has format {manifest['format']}, this version reads {FORMAT}")
+    if path.stat().st_size > MODEL_LIMIT_BYTES:
+        raise ModelRefused(f"{path} is larger than {MODEL_LIMIT_BYTES} bytes")
+    if _hash(path) != manifest["sha256"]:
+        raise ModelRefused(f"{path} is not the file that its manifest speaks of: train again")
+    ours, theirs = (
+        version.split(".")[:2] for version in (sklearn.__version__, manifest["sklearn"])
+    )
+    if ours != theirs:
+        raise ModelRefused(
+            f"{path} was trained with scikit-learn {manifest['sklearn']}, here is "
+            f"{sklearn.__version__}: train again"
+        )
+    for kind, one in manifest["kinds"].items():
+        known = {feature.name for feature in features(kind)}
+        missing = sorted(set(one["names"]) - known)
+        if missing:
+            raise ModelRefused(
+                f"{path} looks at features that this version does not keep "
+                f"({', '.join(missing[:3])} ...): train again"
+            )
+
+
+def _trees(path: Path) -> dict[str, Any]:
+    untrusted = skops.io.get_untrusted_types(file=path)
+    allowed = [name for name in untrusted if name.split(".")[0] in ("sklearn", "numpy")]
+    if len(allowed) != len(untrusted):
+        strange = sorted(set(untrusted) - set(allowed))
+        raise ModelRefused(f"{path} holds objects of foreign types: {', '.join(strange[:3])}")
+    trees: dict[str, Any] = skops.io.load(path, trusted=allowed)
+    return trees
+
+
+def _kinds(manifest: dict[str, Any], trees: dict[str, Any]) -> dict[str, KindModel]:
+    kinds = {}
+    for kind, one in manifest["kinds"].items():
+        a, b, c = (float(value) for value in one["calibration"])
+        typical = np.array([np.nan if v is None else float(v) for v in one["typical"]])
+        kinds[kind] = KindModel(
+            kind, tuple(one["names"]), trees[kind], (a, b, c), float(one["base_rate"]), typical
+        )
+    return kinds
+
+
+def _hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

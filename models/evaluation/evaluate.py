@@ -1,0 +1,317 @@
+"""The protocol: thresholds on the first part of the time, figures on the rest.
+
+Nothing is tuned on what is judged. A model is trained before the judged time (or handed
+in); every scorer gets its threshold for each budget of false drains on the tuning part.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from sklearn.metrics import average_precision_score
+
+from models.dataset import STEP_NS, Progress, build, mined
+from models.evaluation.alarms import Alarm, alarms, node_days, threshold_at
+from models.evaluation.events import Record, Target, from_labels, from_truth, record
+from models.evaluation.rivals import RIVALS, Forest, Learned, Logistic, Scorer
+from models.features.arrays import Floats
+from models.labels import Labels
+from models.learned import LearnedRisk, TooFewFailures, train
+from models.telemetry import Telemetry, read_truth
+
+SECOND_NS = 1_000_000_000
+BUDGETS = (1.0, 2.0, 5.0)  # false drains per 1000 node-days
+LEADS_SECONDS = {"15min": 900, "1h": 3600, "6h": 6 * 3600}
+TRAIN_SHARE = 0.4  # of the time, when no model is handed in
+TUNE_SHARE = 0.2  # of the time, after training, for thresholds
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What a failure and a false drain cost, in GPU-hours. ASSUMED; a site sets its own.
+
+    A failure kills the job on the node: ``job_gpus`` lose ``lost_hours`` of work since the
+    last checkpoint and for the restart. A false drain takes ``node_gpus`` out of service
+    for ``drained_hours`` of tests.
+    """
+
+    job_gpus: float = 32.0
+    lost_hours: float = 1.5
+    node_gpus: float = 8.0
+    drained_hours: float = 4.0
+
+    def net(self, early: float, false: float) -> float:
+        """GPU-hours won by early drains less those lost by false ones."""
+        return early * self.job_gpus * self.lost_hours - false * self.node_gpus * self.drained_hours
+
+
+@dataclass
+class Evaluation:
+    """Everything that ``tocsin evaluate`` reports; ``result`` is plain JSON data."""
+
+    result: dict[str, Any]
+    record: Record
+    alarms: dict[tuple[str, float], list[Alarm]] = field(default_factory=dict)
+
+
+def evaluate(
+    telemetry: Telemetry,
+    *,
+    model: LearnedRisk | None = None,
+    horizon_seconds: float = 86400.0,
+    budgets: Sequence[float] = BUDGETS,
+    costs: Costs | None = None,
+    seed: int = 0,
+    step_ns: int = STEP_NS,
+    bootstraps: int = 500,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Judges the rivals and the model on a directory.
+
+    With ``model`` None one is trained on the first 40 % of the time (and logistic regression
+    and an isolation forest with it); with too few failures there, only rivals are judged.
+    """
+    costs = costs or Costs()
+    horizon_ns = int(horizon_seconds * SECOND_NS)
+    first_ns, last_ns = telemetry.span_ns()
+    span_ns = last_ns - first_ns
+    labels = mined(telemetry)
+    truth_path = telemetry.directory / "truth.csv"
+    targets = from_truth(read_truth(truth_path)) if truth_path.exists() else from_labels(labels)
+    scorers: list[Scorer] = [one() for one in RIVALS]
+    notes: list[str] = []
+    train_end_ns = first_ns
+    if model is not None:
+        scorers.append(Learned(model))
+    else:
+        train_end_ns = first_ns + int(TRAIN_SHARE * span_ns)
+        scorers += _trained(telemetry, horizon_ns, train_end_ns, seed, notes)
+    whole = record(telemetry, scorers, targets, labels, step_ns, progress)
+    tune_first = int(
+        np.searchsorted(whole.times_ns, max(train_end_ns, first_ns + 86400 * SECOND_NS))
+    )
+    test_ns = train_end_ns + int(TUNE_SHARE * span_ns)
+    test_first = int(np.searchsorted(whole.times_ns, test_ns))
+    # The end has no known future: an alarm there can neither be right nor wrong.
+    test_last = int(np.searchsorted(whole.times_ns, last_ns - horizon_ns))
+    # Nor may a threshold be judged by failures of the test part.
+    tune_last = int(np.searchsorted(whole.times_ns, test_ns - horizon_ns))
+    tested = [
+        one
+        for one in targets
+        if whole.times_ns[test_first] < one.onset_ns <= whole.times_ns[test_last - 1]
+    ]
+    found = Evaluation({}, whole)
+    judged = {}
+    for scorer in scorers:
+        scores = whole.scores[scorer.name]
+        entry = _overall(whole, scores, scorer.is_probability, test_first, test_last, horizon_ns)
+        entry["budgets"] = {}
+        for budget in budgets:
+            threshold = threshold_at(whole, scores, budget, tune_first, tune_last, horizon_ns)
+            rung = alarms(whole, scores, threshold, test_first, test_last, horizon_ns)
+            found.alarms[scorer.name, budget] = rung
+            days = node_days(whole, test_first, test_last)
+            entry["budgets"][f"{budget:g}"] = _at_budget(
+                rung, tested, whole, threshold, days, costs, bootstraps, seed
+            )
+        judged[scorer.name] = entry
+    found.result = {
+        "telemetry": str(telemetry.directory.name),
+        "nodes": len(whole.nodes),
+        "days": round(span_ns / 86400e9, 2),
+        "test_days": round(
+            (whole.times_ns[test_last - 1] - whole.times_ns[test_first]) / 86400e9, 2
+        ),
+        "test_node_days": round(node_days(whole, test_first, test_last), 1),
+        "horizon_seconds": horizon_seconds,
+        "failures_in_test": len(tested),
+        "predictable_in_test": sum(one.predictable is True for one in tested),
+        "by_class": dict(sorted(Counter(one.fault_class for one in tested).items())),
+        "truth": "truth.csv" if truth_path.exists() else "mined from events",
+        "reaction": _reaction(labels, tested),
+        "fleet_events_set_aside": len(labels.fleet_events),
+        "costs": {name: getattr(costs, name) for name in Costs.__slots__},
+        "scorers": judged,
+        "gate": _gate(judged),
+        "notes": notes,
+    }
+    return found
+
+
+def _trained(
+    telemetry: Telemetry, horizon_ns: int, until_ns: int, seed: int, notes: list[str]
+) -> list[Scorer]:
+    examples = build(telemetry, horizon_ns=horizon_ns, seed=seed, until_ns=until_ns)
+    scorers: list[Scorer] = []
+    try:
+        model, left_out = train(examples, horizon_ns / SECOND_NS, seed)
+        notes += left_out
+        scorers.append(Learned(model))
+    except TooFewFailures as error:
+        notes.append(f"no model was trained: {error}")
+    logistic, forest = Logistic(examples, seed), Forest(examples, seed)
+    scorers += [one for one in (logistic, forest) if one.kinds]
+    return scorers
+
+
+def _overall(
+    whole: Record, scores: Floats, is_probability: bool, first: int, last: int, horizon_ns: int
+) -> dict[str, Any]:
+    """Figures over all (time, node) pairs of the test: AUPRC, and calibration."""
+    service = whole.service[first:last]
+    y = whole.coming(900 * SECOND_NS, horizon_ns)[first:last][service]
+    p = np.asarray(scores[first:last][service], np.float64)
+    prevalence = float(y.mean()) if len(y) else 0.0
+    entry: dict[str, Any] = {
+        "prevalence": prevalence,
+        "auprc": float(average_precision_score(y, p)) if y.any() else None,
+    }
+    if is_probability and y.any():
+        reference = prevalence * (1 - prevalence)
+        entry["brier_skill"] = 1.0 - float(np.mean((p - y) ** 2)) / reference
+        entry["mean_probability"] = float(p.mean())
+        entry["reliability"] = _reliability(p, y)
+    return entry
+
+
+def _reliability(
+    p: Floats, y: np.ndarray[tuple[int], np.dtype[np.bool_]]
+) -> list[dict[str, float]]:
+    edges = np.unique(np.quantile(p, [0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 1.0]))
+    bins = np.clip(np.searchsorted(edges, p, side="right") - 1, 0, max(len(edges) - 2, 0))
+    return [
+        {
+            "said": float(p[bins == i].mean()),
+            "was": float(y[bins == i].mean()),
+            "count": int((bins == i).sum()),
+        }
+        for i in range(max(len(edges) - 1, 1))
+        if (bins == i).any()
+    ]
+
+
+def _at_budget(
+    rung: list[Alarm],
+    tested: list[Target],
+    whole: Record,
+    threshold: float,
+    days: float,
+    costs: Costs,
+    bootstraps: int,
+    seed: int,
+) -> dict[str, Any]:
+    false = [one for one in rung if one.target is None]
+    best: dict[int, int] = {}  # id of a target -> longest lead
+    for one in rung:
+        if one.target is not None:
+            best[id(one.target)] = max(best.get(id(one.target), 0), one.lead_ns)
+    leads = {id(one): best.get(id(one), 0) / SECOND_NS for one in tested}
+    early = sum(lead >= 900 for lead in leads.values())
+    total = max(1, len(tested))
+    classes = Counter(one.fault_class for one in tested)
+    early_classes = Counter(one.fault_class for one in tested if leads[id(one)] >= 900)
+    foreseeable = [one for one in tested if one.predictable]
+    entry: dict[str, Any] = {
+        "threshold": threshold if np.isfinite(threshold) else None,
+        "alarms": len(rung),
+        "false": len(false),
+        "false_per_1000_node_days": 1000 * len(false) / days if days else None,
+        "precision": 1 - len(false) / len(rung) if rung else None,
+        "recall": {
+            name: sum(lead >= seconds for lead in leads.values()) / total
+            for name, seconds in LEADS_SECONDS.items()
+        },
+        "early": early,
+        "recall_of_predictable": (
+            sum(leads[id(one)] >= 900 for one in foreseeable) / len(foreseeable)
+            if foreseeable
+            else None
+        ),
+        "recall_by_class": {
+            name: f"{early_classes[name]}/{count}" for name, count in sorted(classes.items())
+        },
+        "lead_hours": sorted(round(lead / 3600, 2) for lead in leads.values() if lead >= 900),
+        "net_gpu_hours": costs.net(early, len(false)),
+    }
+    if bootstraps:
+        entry |= _bootstrap(false, tested, leads, whole, days, costs, bootstraps, seed)
+    return entry
+
+
+def _bootstrap(
+    false: list[Alarm],
+    tested: list[Target],
+    leads: Mapping[int, float],
+    whole: Record,
+    days: float,
+    costs: Costs,
+    bootstraps: int,
+    seed: int,
+) -> dict[str, Any]:
+    """95 % intervals by resampling nodes (a node's failures hang together)."""
+    place = {name: i for i, name in enumerate(whole.nodes)}
+    per_node = np.zeros((3, len(whole.nodes)))  # early, targets, false
+    for one in tested:
+        node = place.get(one.node)
+        if node is not None:
+            per_node[0, node] += leads[id(one)] >= 900
+            per_node[1, node] += 1
+    for alarm in false:
+        per_node[2, alarm.node] += 1
+    rng = np.random.default_rng([seed, 23])
+    picks = rng.multinomial(
+        len(whole.nodes), np.full(len(whole.nodes), 1 / len(whole.nodes)), bootstraps
+    )
+    early, targets, wrong = (picks @ row for row in per_node)
+    recall = early / np.maximum(targets, 1)
+    net = [costs.net(e, f) for e, f in zip(early.tolist(), wrong.tolist(), strict=True)]
+
+    def interval(values: Any) -> list[float]:
+        return [round(float(value), 4) for value in np.quantile(values, [0.025, 0.975])]
+
+    return {
+        "recall_15min_95": interval(recall),
+        "false_95": interval(1000 * wrong / days) if days else None,
+        "net_gpu_hours_95": interval(net),
+    }
+
+
+def _reaction(labels: Labels, tested: list[Target]) -> dict[str, Any]:
+    """How soon after the onset events tell of the failure (the fact's own delay)."""
+    onsets = labels.node_onsets()
+    delays = []
+    for one in tested:
+        times = onsets.get(one.node)
+        if times is None:
+            continue
+        after = times[
+            (times >= one.onset_ns - SECOND_NS) & (times <= max(one.end_ns, one.onset_ns + 1))
+        ]
+        if len(after):
+            delays.append(max(0.0, (int(after[0]) - one.onset_ns) / SECOND_NS))
+    if not delays:
+        return {"told_by_events": 0, "of": len(tested)}
+    return {
+        "told_by_events": len(delays),
+        "of": len(tested),
+        "delay_seconds_p50": float(np.median(delays)),
+        "delay_seconds_p95": float(np.quantile(delays, 0.95)),
+    }
+
+
+def _gate(judged: Mapping[str, Any]) -> dict[str, Any]:
+    """A learned model ships off unless it beats the rival on net GPU-hours at budget 2."""
+    if "learned" not in judged or "2" not in judged["learned"]["budgets"]:
+        return {"learned": "off", "why": "no learned model was judged"}
+    ours = judged["learned"]["budgets"]["2"]["net_gpu_hours"]
+    theirs = judged["rival"]["budgets"]["2"]["net_gpu_hours"]
+    won = ours > theirs
+    return {
+        "learned": "on" if won else "off",
+        "why": f"net GPU-hours at 2 false drains per 1000 node-days: {ours:g} against {theirs:g}",
+    }
