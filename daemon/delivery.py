@@ -56,18 +56,24 @@ class Delivery:
     rng: random.Random = field(default_factory=random.Random)
     counts: DeliveryCounts = field(default_factory=DeliveryCounts)
     _attempt: int = 0
+    _last_status: int = -1
 
     async def send(self, body: bytes, key: str = "") -> float | None:
         """None when ``body`` is done with, else the seconds to wait before the next attempt."""
         answer = await self._settle(body, key)
         if answer is None:
+            if self.counts.fault:
+                log.warning("%s answers again", self.where)
             self._attempt = 0
+            self._last_status = -1
             self.counts.fault = ""
             self.counts.last_good_seconds = asyncio.get_running_loop().time()
             return None
         self.counts.failures += 1
         self.counts.fault = self._fault(answer)
-        log.warning("%s", self.counts.fault)
+        if answer.status != self._last_status:
+            log.warning("%s", self.counts.fault)  # once for each kind, not for each attempt
+        self._last_status = answer.status
         ceiling = min(self.backoff_limit_seconds, _BACKOFF_FIRST_SECONDS * 2.0**self._attempt)
         self._attempt = min(self._attempt + 1, 30)
         asked = min(answer.retry_after_seconds, 10 * self.backoff_limit_seconds)

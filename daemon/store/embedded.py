@@ -30,6 +30,7 @@ from daemon.store.parts import all_parts, part_path, split_by_hour, write_part
 from daemon.store.reader import Reader
 from daemon.store.segments import SegmentWriter, list_segments, read_segment, segment_path
 from daemon.store.tables import from_columns, sort_once
+from daemon.store.tail import Tail
 from daemon.store.upkeep import Upkeep, UpkeepReport
 
 log = logging.getLogger("tocsin.store")
@@ -64,6 +65,7 @@ class Store(Reader):
         self.now_ns = now_ns
         self.options = options or StoreOptions(directory=directory)
         self.counts = StoreCounts()
+        self.tails: list[Tail] = []  # sinks that follow the spool
         self._lock = threading.Lock()  # the frame being filled
         self._write_lock = threading.Lock()  # the spool file
         self._roll_lock = threading.Lock()
@@ -176,6 +178,8 @@ class Store(Reader):
                 self.counts.parquet_bytes += size
         self.marks.save(marks, now_ns)
         self._set_aside_damage(path, report)
+        for tail in self.tails:
+            tail.keep(path, number)
         path.unlink()
         self.counts.segments_rolled += 1
 

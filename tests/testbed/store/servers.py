@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -76,10 +78,21 @@ class Server:
         """Stops the server by the pid in its own file."""
         self.run("stop")
 
-    def pid(self) -> int:
-        """The process to kill when a test wants a crash."""
+    def kill(self) -> None:
+        """A crash: SIGKILL, and back only when the process is gone (or a zombie)."""
         (found,) = self.directory.glob("*.pid")
-        return int(found.read_text())
+        pid = int(found.read_text())
+        os.kill(pid, signal.SIGKILL)
+        status = Path(f"/proc/{pid}/stat")
+        end = time.monotonic() + 10
+        while time.monotonic() < end:
+            try:
+                if status.read_text().rpartition(")")[2].split()[0] == "Z":
+                    break
+            except (FileNotFoundError, ProcessLookupError):
+                break
+            time.sleep(0.01)
+        found.unlink()
 
     def ask(self, path: str, body: bytes | None = None) -> tuple[int, bytes]:
         """(status, body) of one request; POST when there is a body."""
