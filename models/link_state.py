@@ -1,0 +1,205 @@
+"""What the rules remember of links: readings of both ends, drops, cables.
+
+Memory is bounded by what is compared: states and eight counters per end, kept once while nothing
+grows, so that 10,000 hosts with eight rails fit into some tens of MiB.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from collectors.sample import Value
+from models.links import End
+from models.rule_state import SECOND_NS, paced
+
+DAY_NS = 86_400 * SECOND_NS
+PORT_LIMIT = 64
+FLAP_LIMIT = 16
+
+# Counters whose growth within the window places a fault.
+GROWING = (
+    "symbol_errors_total",
+    "link_recoveries_total",
+    "link_downs_total",
+    "receive_errors_total",
+    "receive_remote_physical_errors_total",
+    "transmit_discards_total",
+    "local_link_integrity_errors_total",
+    "excessive_buffer_overruns_total",
+)
+DOWNS = GROWING.index("link_downs_total")
+NOT_READ = -1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LinkThresholds:
+    """Every number that the rules about links compare with.
+
+    ``flaps_day_count`` times down within a day ask for a drain, ``flaps_job_count`` are enough
+    while a job holds the node. Around a restart of the node its links go down by themselves.
+    """
+
+    down_hold_seconds: float = 60.0
+    init_hold_seconds: float = 300.0
+    narrow_hold_seconds: float = 60.0
+    learn_seconds: float = 600.0
+    flaps_day_count: float = 2.0
+    flaps_job_count: float = 1.0
+    restart_grace_seconds: float = 900.0
+    window_seconds: float = 3600.0
+    recent_seconds: float = 900.0
+    quiet_seconds: float = 600.0
+    rate_ratio: float = 0.95
+    fresh_intervals: float = 3.0
+    fresh_low_seconds: float = 90.0
+    fresh_high_seconds: float = 7_200.0
+
+
+@dataclass(slots=True)
+class Flap:
+    """The link went down ``count`` times between two readings; ``job``: while one ran."""
+
+    before_ns: int
+    time_ns: int
+    count: float
+    job: bool
+
+
+@dataclass(slots=True)
+class Track:
+    """The newest reading of one end, and the counters as they were up to an hour before."""
+
+    time_ns: int = 0
+    arrival_ns: int = 0
+    interval_ns: int = 0
+    state: float = NOT_READ
+    physical: float = NOT_READ
+    rate: float = NOT_READ
+    width: float = NOT_READ
+    speed: float = NOT_READ
+    counters: array[float] = field(default_factory=lambda: array("d"))
+    base: array[float] = field(default_factory=lambda: array("d"))
+    middle: array[float] = field(default_factory=lambda: array("d"))
+    turned_ns: int = 0
+
+    def take(
+        self, fields: Mapping[str, Value], time_ns: int, arrival_ns: int, window_ns: int
+    ) -> None:
+        """Takes in a newer reading."""
+        self.interval_ns = paced(self.interval_ns, time_ns - self.time_ns if self.time_ns else 0)
+        self.time_ns, self.arrival_ns = time_ns, arrival_ns
+        self.state = number(fields, "state")
+        self.physical = number(fields, "physical_state")
+        self.rate = number(fields, "rate_bits_per_second")
+        self.width = number(fields, "link_width")
+        self.speed = number(fields, "link_speed_bits_per_second")
+        counters = array("d", [number(fields, name) for name in GROWING])
+        if counters == self.counters:
+            counters = self.counters  # nothing has grown: one array serves for all
+        self.counters = counters
+        if not self.turned_ns:
+            self.base = self.middle = counters
+            self.turned_ns = time_ns
+        elif time_ns - self.turned_ns >= window_ns // 2:
+            self.base, self.middle, self.turned_ns = self.middle, counters, time_ns
+
+    def end(self) -> End:
+        """This end as :mod:`models.links` sees it."""
+        if not self.time_ns:
+            return End()
+        fields = {
+            name: value
+            for name, value in (
+                ("state", self.state),
+                ("physical_state", self.physical),
+                ("rate_bits_per_second", self.rate),
+                ("link_width", self.width),
+                ("link_speed_bits_per_second", self.speed),
+            )
+            if value != NOT_READ
+        }
+        growth = {}
+        for name, now, was in zip(GROWING, self.counters, self.base, strict=False):
+            if now != NOT_READ and was != NOT_READ:
+                growth[name] = now - was if now >= was else now  # it was reset in between
+        return End(fields, growth, True)
+
+
+@dataclass(slots=True)
+class HostPort:
+    """A host's port: its newest reading, since when what is wrong, and how often it went down."""
+
+    track: Track = field(default_factory=Track)
+    expected: bool = False
+    active_since_ns: int = 0
+    best_rate: float = 0.0
+    down_since_ns: int = 0
+    init_since_ns: int = 0
+    narrow_since_ns: int = 0
+    flaps: list[Flap] = field(default_factory=list)
+    spent: set[str] = field(default_factory=set)
+    from_fabric: bool = False
+
+    def sick(self) -> bool:
+        """Whether anything about it may become a fact."""
+        since = self.down_since_ns or self.init_since_ns or self.narrow_since_ns
+        return bool(self.flaps) or (self.expected and since > 0)
+
+
+def number(fields: Mapping[str, Value], name: str) -> float:
+    value = fields.get(name)
+    return value if isinstance(value, float) else NOT_READ
+
+
+Place = tuple[str, str]  # (device, port) of a host
+PortKey = tuple[str, str]  # (GUID, port) in the fabric
+Key = tuple[str, str, str]  # (node, device, port)
+
+
+@dataclass(frozen=True, slots=True)
+class Cable:
+    """Where a host's port hangs: the two ends in the fabric, and the switch's name."""
+
+    switch: PortKey
+    adapter: PortKey
+    name: str
+
+
+def dump_port(port: HostPort) -> list[Any]:
+    """A port as JSON data, without the counters of the last hour."""
+    track = port.track
+    return [
+        port.expected,
+        port.best_rate,
+        [port.active_since_ns, port.down_since_ns, port.init_since_ns, port.narrow_since_ns],
+        [[flap.before_ns, flap.time_ns, flap.count, flap.job] for flap in port.flaps],
+        sorted(port.spent),
+        port.from_fabric,
+        [track.time_ns, track.arrival_ns, track.interval_ns],
+        [track.state, track.physical, track.rate, track.width, track.speed],
+        track.counters[DOWNS] if track.counters else NOT_READ,
+    ]
+
+
+def load_port(row: list[Any]) -> HostPort:
+    """What ``dump_port`` gave."""
+    expected, best_rate, since, flaps, spent, from_fabric, times, told, downs = row
+    port = HostPort(
+        Track(*times, *told),
+        expected,
+        since[0],
+        best_rate,
+        since[1],
+        since[2],
+        since[3],
+        [Flap(*flap) for flap in flaps],
+        set(spent),
+        from_fabric,
+    )
+    if downs != NOT_READ:
+        port.track.counters = array("d", [NOT_READ] * len(GROWING))
+        port.track.counters[DOWNS] = downs
+    return port
