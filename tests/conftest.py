@@ -2,6 +2,7 @@
 
 pytest_plugins = [
     "tests.testbed.slurm.plugin",
+    "tests.testbed.bmc.plugin",
     "tests.testbed.store.fixtures",
     "tests.testbed.ib.plugin",
 ]

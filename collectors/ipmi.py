@@ -1,0 +1,219 @@
+"""BMCs over IPMI 2.0 (RMCP+): sensors, chassis, power and new entries of the System Event Log.
+
+For the head. Thousands of BMCs are read by one thread, each in a session of its own that is
+closed in the end; no outside program is started, so nothing can pile up and no password comes
+near a command line.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, field_validator
+
+from collectors import bmc, ipmi_log, ipmi_read
+from collectors.bmc import Readings
+from collectors.bmc_fleet import Fleet, Poll
+from collectors.bmc_targets import BmcOptions, NoSecret, Secrets, Target, secrets_of, targets
+from collectors.events import spaced
+from collectors.ipmi_lan import BmcError, Lan, Login, Timing
+from collectors.ipmi_packets import PRIVILEGES, SUITES
+from collectors.ipmi_records import BMC_OWNER, SensorRecord
+from collectors.sample import Batch, Context, Problem, SourceUnavailable
+
+NAME = "ipmi"
+PORT = 623
+METRICS = bmc.METRICS
+
+# A BMC ends a session that is idle for 60 s (IPMI 2.0, section 6.11.13); below this period it is
+# kept open between rounds.
+KEEP_SECONDS = 45.0
+STATE_FILE = "ipmi-sel.json"
+
+
+class Options(BmcOptions):
+    """Options of the source ``ipmi``."""
+
+    privilege: str = "user"
+    cipher_suites: tuple[int, ...] = (17, 3)
+    timeout_seconds: float = Field(default=1.0, gt=0, le=60)
+    tries: int = Field(default=4, ge=1, le=20)
+    sel: bool = True
+
+    @field_validator("privilege")
+    @classmethod
+    def _known_privilege(cls, value: str) -> str:
+        if value not in PRIVILEGES:
+            raise ValueError(f"one of {', '.join(PRIVILEGES)}")
+        return value
+
+    @field_validator("cipher_suites")
+    @classmethod
+    def _known_suites(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if not value or any(one not in SUITES for one in value):
+            raise ValueError(f"some of {', '.join(map(str, sorted(SUITES)))}")
+        return value
+
+
+class _Visitor:
+    """One BMC: its session, what is known of its sensors, where we are in its log."""
+
+    def __init__(
+        self, target: Target, options: Options, context: Context, cursor: ipmi_log.Cursor
+    ) -> None:
+        self.target = target
+        self.cursor = cursor
+        self._options = options
+        self._context = context
+        self._known = ipmi_read.Knowledge()
+        self._by_number: dict[tuple[int, int], SensorRecord] = {}
+        self._secrets: Secrets | None = None
+        self._lan: Lan | None = None
+
+    def changed(self) -> bool:
+        try:
+            return secrets_of(self._options.group(self.target.group)) != self._secrets
+        except NoSecret:
+            return False
+
+    async def visit(self, poll: Poll) -> None:
+        node = self.target.node
+        found = Readings()
+        try:
+            lan = await self._session()
+            now_ns = self._context.now_ns()
+            try:
+                await self._read(lan, node, found, poll, now_ns)
+            finally:
+                poll.samples[:0] = found.samples(now_ns)
+                poll.problems.extend(
+                    Problem(f"{node}: {one.problem}", one.line) for one in found.problems
+                )
+        except NoSecret as error:
+            poll.fault, poll.kind = str(error), "login"
+        except BmcError as error:
+            poll.fault, poll.kind = str(error), error.kind
+        if self._lan is not None and (poll.fault or self._options.period_seconds > KEEP_SECONDS):
+            await self.leave()
+
+    async def _session(self) -> Lan:
+        secrets = secrets_of(self._options.group(self.target.group))
+        lan = self._lan
+        if lan is not None and (secrets != self._secrets or not lan.is_open):
+            await self.leave()
+            lan = None
+        if lan is None:
+            self._secrets = secrets
+            login = Login(
+                secrets.user, secrets.password, secrets.key, PRIVILEGES[self._options.privilege]
+            )
+            timing = Timing(self._options.timeout_seconds, self._options.tries)
+            lan = Lan(self.target.address, self.target.port or PORT, login, timing)
+            lan.suite = self._suite
+            self._lan = lan
+            await lan.open(self._options.cipher_suites)
+            self._suite = lan.suite
+        return lan
+
+    _suite = 0
+
+    async def _read(self, lan: Lan, node: str, found: Readings, poll: Poll, now_ns: int) -> None:
+        await ipmi_read.learn(lan, self._known)
+        if self._by_number.keys() != {(one.number, BMC_OWNER) for one in self._known.sensors}:
+            self._by_number = {(one.number, BMC_OWNER): one for one in self._known.sensors}
+        # The log first: it is short, and it says what the sensors no longer show.
+        if self._options.sel:
+            samples = await ipmi_log.read_new(
+                lan,
+                self.cursor,
+                node,
+                self._by_number,
+                now_ns,
+                self._options.log_entries_per_round,
+                self._options.log_backlog,
+            )
+            poll.samples.extend(spaced(samples))
+        await ipmi_read.chassis(lan, self._known, node, found)
+        await ipmi_read.power(lan, self._known, node, found)
+        await ipmi_read.sensors(lan, self._known, node, found)
+
+    async def leave(self) -> None:
+        lan, self._lan = self._lan, None
+        if lan is not None:
+            await lan.close()
+
+
+class Ipmi:
+    """The source. Where the logs stand is kept in ``state_dir``, so that no entry comes twice."""
+
+    name = NAME
+
+    def __init__(self, options: Options, context: Context) -> None:
+        self.period_seconds = options.period_seconds
+        self.deadline_seconds = options.deadline_seconds
+        self._options = options
+        self._context = context
+        self._fleet: Fleet | None = None
+        self._visitors: list[_Visitor] = []
+        self._path = context.state_dir / STATE_FILE
+        self._written: dict[str, Any] = {}
+        self._pending: dict[str, Any] = {}
+
+    def collect(self, now_ns: int) -> Batch:
+        """One round over all BMCs; see :class:`collectors.bmc_fleet.Fleet`."""
+        if self._fleet is None:
+            self._fleet = self._start()
+        # What the last round handed over has been taken: only now is it not read again.
+        self._save()
+        batch = self._fleet.collect(now_ns)
+        self._pending = {
+            visitor.target.node: visitor.cursor.dump()
+            for visitor in self._visitors
+            if visitor.cursor.started
+        }
+        return batch
+
+    def close(self) -> None:
+        """Closes every session. May be called twice."""
+        fleet, self._fleet = self._fleet, None
+        if fleet is not None:
+            fleet.close()
+            self._save()
+
+    def _start(self) -> Fleet:
+        held = self._load()
+
+        def make(target: Target) -> _Visitor:
+            cursor = ipmi_log.Cursor.load(held.get(target.node))
+            visitor = _Visitor(target, self._options, self._context, cursor)
+            self._visitors.append(visitor)
+            return visitor
+
+        self._visitors = []
+        return Fleet(NAME, targets(self._options), make, self._options)
+
+    def _load(self) -> dict[str, Any]:
+        try:
+            held = json.loads(self._path.read_bytes())
+        except (OSError, ValueError):
+            return {}
+        return held if isinstance(held, dict) else {}
+
+    def _save(self) -> None:
+        if self._pending == self._written:
+            return
+        temporary = Path(f"{self._path}.new")
+        try:
+            temporary.write_text(json.dumps(self._pending, separators=(",", ":")))
+            temporary.replace(self._path)
+        except OSError as error:
+            said = error.strerror or str(error)
+            raise SourceUnavailable(f"{self._path} cannot be written: {said}") from error
+        self._written = self._pending
+
+
+def make(options: Options, context: Context) -> Ipmi:
+    """The source ``ipmi`` for the head."""
+    return Ipmi(options, context)

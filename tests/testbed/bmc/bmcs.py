@@ -1,0 +1,150 @@
+"""Starts simulated BMCs for tests: OpenIPMI's ipmi_sim, a Redfish emulator, slow relays.
+
+Every instance has a folder and a network of loopback addresses of its own, so that tests of two
+people on one machine do not meet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+
+
+def missing(*programs: str) -> str:
+    """Why simulators cannot run here, or the empty string."""
+    absent = [program for program in programs if shutil.which(program) is None]
+    if absent:
+        return f"not installed: {', '.join(absent)} (tests/testbed/bmc/packages.txt)"
+    if sys.platform != "linux":
+        return "the simulators use addresses of Linux's loopback network"
+    return ""
+
+
+def _net(offset: int) -> str:
+    """Three octets of a loopback network that is this process's own."""
+    return f"127.{100 + offset}.{os.getpid() % 250 + 1}"
+
+
+class IpmiBmcs:
+    """``count`` IPMI BMCs, user admin, password secret; see ``ipmibmc``."""
+
+    def __init__(self, count: int, offset: int = 0) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="tocsin-ipmibmc-"))
+        self.net = _net(offset)
+        self._relays: list[subprocess.Popen[bytes]] = []
+        arguments = ["--count", str(count), "--net", self.net]
+        if os.geteuid() != 0:
+            arguments.append("--ports")
+        self.run("start", *arguments)
+        self.addresses = [
+            f"{words[1]}:{words[2]}"
+            for words in (line.split() for line in self.run("list").splitlines())
+        ]
+
+    def run(self, verb: str, *arguments: str) -> str:
+        """One verb of ``ipmibmc``; its output."""
+        answer = subprocess.run(
+            [sys.executable, HERE / "ipmibmc", verb, *arguments],
+            env={**os.environ, "IPMIBMC_DIR": str(self.folder)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        return answer.stdout
+
+    def relay(self, number: int, *arguments: str) -> str:
+        """Address of a relay that makes BMC ``number`` slow, lossy or mute; see ``slowbmc``."""
+        port = 7000 + len(self._relays)
+        address = f"{self.net.rsplit('.', 1)[0]}.{os.getpid() % 250 + 1}.250:{port}"
+        target = self.addresses[number - 1]
+        process = subprocess.Popen(
+            [sys.executable, HERE / "slowbmc", "--listen", address, "--to", target, *arguments],
+            stdin=subprocess.DEVNULL,
+        )
+        self._relays.append(process)
+        time.sleep(0.15)  # until it has bound its port; it says nothing
+        return address
+
+    def silent(self, number: int) -> str:
+        """An address at which nothing answers and nothing is refused."""
+        return self.relay(number, "--drop", "1")
+
+    def close(self) -> None:
+        """Ends every simulator and relay."""
+        for relay in self._relays:
+            relay.kill()
+            relay.wait()
+        self.run("stop")
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class DcmiBmc:
+    """One BMC that answers DCMI power readings; see ``dcmibmc``. ``watts`` may be changed."""
+
+    def __init__(self, python: str, watts: int) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="tocsin-dcmibmc-"))
+        self.file = self.folder / "watts"
+        self.file.write_text(str(watts))
+        host = _net(5) + ".1"
+        self.address = f"{host}:6623"
+        self._process = subprocess.Popen(
+            [python, HERE / "dcmibmc", "--address", host, "--port", "6623", "--file", self.file],
+            stdin=subprocess.DEVNULL,
+        )
+
+    def close(self) -> None:
+        """Ends it."""
+        self._process.kill()
+        self._process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class RedfishBmcs:
+    """``count`` Redfish BMCs over TLS, user admin, password secret; see ``redfishbmc``."""
+
+    PORT = 8443
+
+    def __init__(self, count: int, offset: int = 10) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="tocsin-redfishbmc-"))
+        self.net = _net(offset)
+        self.count = count
+        self._run("start", "--count", str(count), "--net", self.net, "--port", str(self.PORT))
+
+    @property
+    def addresses(self) -> list[str]:
+        """Host and port of each BMC."""
+        return [f"{self.net}.{number}:{self.PORT}" for number in range(1, self.count + 1)]
+
+    @property
+    def certificate(self) -> Path:
+        """The self-signed certificate that they all show."""
+        return self.folder / "cert.pem"
+
+    def fault(self, number: int | str, *settings: str) -> None:
+        """Sets or clears faults: ``fault(3, "delay=5")``, ``fault("all", "clear")``."""
+        self._run("fault", str(number), *settings)
+
+    def _run(self, verb: str, *arguments: str) -> None:
+        subprocess.run(
+            [sys.executable, HERE / "redfishbmc", verb, *arguments],
+            env={**os.environ, "REDFISHBMC_DIR": str(self.folder)},
+            capture_output=True,
+            timeout=60,
+            check=True,
+        )
+
+    def close(self) -> None:
+        """Ends them."""
+        with contextlib.suppress(OSError, ValueError):
+            os.kill(int((self.folder / "pid").read_text()), signal.SIGTERM)
+        shutil.rmtree(self.folder, ignore_errors=True)
