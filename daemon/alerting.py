@@ -110,6 +110,8 @@ def of_decision(decision: Decision) -> Alert | None:
     """The alert of one decision that stands for itself, or None when it needs none."""
     if decision.action is Action.RESUME or decision.guard in _QUIET:
         return None
+    if decision.voice == "silence":
+        return None  # _silent tells it
     what = " ".join(filter(None, (decision.device, phrase(decision))))
     severity = decision.severity
     node = decision.node

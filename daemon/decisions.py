@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
-from collections.abc import Mapping
 
 
 class Mode(StrEnum):
@@ -47,6 +47,8 @@ class Guard(StrEnum):
     BREAKER = "breaker"  # tripped: no drains until a person closes it
     MAINTENANCE = "maintenance"  # the node is in a maintenance reservation
     LOCKED = "locked"  # a person locked the node against tocsin
+    HOLD_DOWN = "hold_down"  # it came back a short while ago
+    CAP_GROUP = "cap_group"  # rack, leaf switch, PDU or reservation
     SPENT = "spent"  # the cause is older than the node's last return
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from collectors.command import Runner
 from collectors.hostlist import compress, valid_name
+from collectors.slurm import Options
 from collectors.slurm_nodes import Nodes, NodeState, local_ns, parse_nodes
 from collectors.slurm_reader import (
     AUTHENTICATION,
@@ -105,20 +106,20 @@ class CliAdapter:
 
     def __init__(
         self,
-        tools: Tools,
-        runner: Runner,
+        options: Options | None = None,
+        runner: Runner | None = None,
         *,
-        deadline_seconds: float = 10.0,
         log: Path | None = None,
         window: Callable[[], None] = _no_window,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._tools = tools
-        self._runner = runner
-        self._deadline_seconds = deadline_seconds
+        options = options or Options()
+        self._tools = Tools(options.conf, options.binaries)
+        self._runner = runner or Runner()
+        self._deadline_seconds = options.deadline_seconds
         self._window = window
         self._monotonic = monotonic
-        self.reader = SlurmReader(tools, runner, monotonic)
+        self.reader = SlurmReader(self._tools, self._runner, monotonic)
         self._log = ControllerLog(log) if log else None
 
     # ---- reading -------------------------------------------------------------------------

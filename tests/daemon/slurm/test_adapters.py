@@ -8,9 +8,8 @@ from typing import Protocol
 
 import pytest
 
-from collectors.command import Runner
+from collectors.slurm import Options
 from collectors.slurm_nodes import NodeState
-from collectors.slurm_reader import Tools
 from daemon.slurm.adapter import SlurmAdapter, SlurmUnavailable, plain_text, same_reason
 from daemon.slurm.cli import CliAdapter
 from daemon.slurm.simulated import SimulatedSlurm
@@ -63,7 +62,7 @@ def simulated_world() -> World:
 
 def cli_world(cluster: Cluster) -> World:
     world = World()
-    world.adapter = CliAdapter(Tools(), Runner(), window=lambda: world.window())
+    world.adapter = CliAdapter(window=lambda: world.window())
 
     def person(name: str, *, state: str = "", reason: str = "") -> None:
         settings = {key: value for key, value in (("state", state), ("reason", reason)) if value}
@@ -193,7 +192,7 @@ def test_it_describes_itself_and_its_controller(world: World) -> None:
 
 @pytest.mark.slurm
 def test_a_stopped_controller_means_nothing_was_written(slurm: Cluster) -> None:
-    adapter = CliAdapter(Tools(), Runner())
+    adapter = CliAdapter()
     slurm.stop_controller()
     try:
         with pytest.raises(SlurmUnavailable) as caught:
@@ -206,7 +205,7 @@ def test_a_stopped_controller_means_nothing_was_written(slurm: Cluster) -> None:
 
 @pytest.mark.slurm
 def test_a_controller_that_hangs_in_the_window_leaves_an_unknown_outcome(slurm: Cluster) -> None:
-    adapter = CliAdapter(Tools(), Runner(), deadline_seconds=1.0, window=slurm.freeze_controller)
+    adapter = CliAdapter(Options(deadline_seconds=1), window=slurm.freeze_controller)
     try:
         outcome = adapter.drain({"n1": OURS}, free)
     finally:
@@ -219,7 +218,7 @@ def test_a_controller_that_hangs_in_the_window_leaves_an_unknown_outcome(slurm: 
 def test_a_controller_that_hangs_before_the_look_means_nothing_was_written(
     slurm: Cluster,
 ) -> None:
-    adapter = CliAdapter(Tools(), Runner(), deadline_seconds=0.5)
+    adapter = CliAdapter(Options(deadline_seconds=0.5))
     adapter.describe()
     slurm.freeze_controller()
     try:
@@ -233,7 +232,7 @@ def test_a_controller_that_hangs_before_the_look_means_nothing_was_written(
 
 @pytest.mark.slurm
 def test_shadow_of_a_look_alone_writes_nothing_by_slurmctlds_own_log(slurm: Cluster) -> None:
-    adapter = CliAdapter(Tools(), Runner())
+    adapter = CliAdapter()
     begin = slurm.log_size()
     adapter.nodes()
     adapter.drain({"n1": OURS}, lambda node: "no")
@@ -242,7 +241,7 @@ def test_shadow_of_a_look_alone_writes_nothing_by_slurmctlds_own_log(slurm: Clus
 
 @pytest.mark.slurm
 def test_the_window_is_measured(slurm: Cluster) -> None:
-    adapter = CliAdapter(Tools(), Runner())
+    adapter = CliAdapter()
     outcome = adapter.drain({"n1": OURS}, free)
     assert 0 < outcome.window_seconds < 0.5
 

@@ -1,0 +1,89 @@
+"""The words of the ledger: Case, its states, and LedgerView, what policy may know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class State(StrEnum):
+    """Where a case stands. The words are shown to people; keep them stable."""
+
+    WATCH = "watch"  # recorded: an alert, a refusal, or shadow
+    PROPOSED = "proposed"  # waits for a person's yes
+    APPROVED = "approved"  # a person said yes
+    DENIED = "denied"  # a person said no
+    INTENT = "intent"  # written down, not yet seen in Slurm
+    DRAINING = "draining"  # seen in Slurm; jobs still run
+    DRAINED = "drained"  # seen in Slurm; empty
+    TESTING = "testing"  # a proof runs on it
+    RETURNED = "returned"  # back in service
+    FOREIGN = "foreign"  # taken over: somebody else's reason stands there now
+    ABANDONED = "abandoned"  # never written, or not to be written any more
+
+
+# In these states the node is held out of service by us, as far as we know.
+HELD = frozenset({State.INTENT, State.DRAINING, State.DRAINED, State.TESTING})
+# A case that ended like this is never acted on again.
+ENDED = frozenset({State.RETURNED, State.FOREIGN})
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One cause on one node, through its life. Times are UTC ns, 0 where it never came to it.
+
+    ``reason`` is the text written to Slurm, exactly; ``seen_ns`` when a reading of Slurm last
+    showed it; ``boot_time_ns`` the node's boot when it was drained; ``user`` who spoke last.
+    """
+
+    id: str
+    node: str
+    rule: str
+    code: str
+    device: str
+    voice: str
+    state: State
+    onset_ns: int
+    created_ns: int
+    updated_ns: int
+    reason: str = ""
+    intent_ns: int = 0
+    acknowledged_ns: int = 0
+    seen_ns: int = 0
+    ended_ns: int = 0
+    expires_ns: int = 0
+    boot_time_ns: int = 0
+    user: str = ""
+    return_by: str = ""
+    text: str = ""
+    verdict: bool | None = None
+
+    @property
+    def held(self) -> bool:
+        """Whether it holds its node out of service."""
+        return self.state in HELD
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerView:
+    """What policy may know of the ledger: plain data, of one moment.
+
+    ``held``: node to the case that holds it. ``cases``: by id, all that are open and those that
+    ended of late. ``ids``: every id that people may have met. ``drains_ns``: when drains were
+    made, newest last, over the longest window that a limit looks at. ``breaker_closed_ns``: what
+    was before it no longer opens the breaker. ``locked``: node to who
+    locked it. ``breaker``: why it is open, or empty.
+    """
+
+    held: Mapping[str, Case] = field(default_factory=dict)
+    cases: Mapping[str, Case] = field(default_factory=dict)
+    ids: frozenset[str] = frozenset()
+    drains_ns: tuple[int, ...] = ()
+    drains_of: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    returned_ns: Mapping[str, int] = field(default_factory=dict)
+    locked: Mapping[str, str] = field(default_factory=dict)
+    breaker: str = ""
+    breaker_closed_ns: int = 0
+    wrong_verdicts_ns: tuple[int, ...] = ()
+    onsets: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
