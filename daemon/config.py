@@ -10,10 +10,12 @@ import socket as sockets
 from collections.abc import Iterator
 from pathlib import Path
 
-from models.silence import SilenceOptions
 from pydantic import Field, field_validator
 
-from collectors import host, kernel_log, nvml, slurm
+from collectors.host import Options as HostOptions
+from collectors.kernel_log import Options as KernelLogOptions
+from collectors.nvml import Options as NvmlOptions
+from collectors.slurm import Options as SlurmOptions
 from daemon.agent_options import AgentOptions
 from daemon.alerts import AlertOptions
 from daemon.decisions import Mode
@@ -22,6 +24,7 @@ from daemon.limits import Limits
 from daemon.listen import Address
 from daemon.settings import ConfigError, Fault, Section, load
 from daemon.store.options import StoreOptions
+from models.silence import SilenceOptions
 
 DEFAULT_FILE = Path("/etc/tocsin/tocsin.toml")
 
@@ -34,9 +37,9 @@ def short_host_name() -> str:
 class AgentSources(Section):
     """Section ``[agent.sources]``: what the agent reads."""
 
-    kernel_log: kernel_log.Options = kernel_log.Options()
-    nvml: nvml.Options = nvml.Options()
-    host: host.Options = host.Options()
+    kernel_log: KernelLogOptions = KernelLogOptions()
+    nvml: NvmlOptions = NvmlOptions()
+    host: HostOptions = HostOptions()
 
 
 class AgentSection(AgentOptions):
@@ -48,7 +51,7 @@ class AgentSection(AgentOptions):
     sources: AgentSources = AgentSources()
 
 
-class SlurmSection(slurm.Options):
+class SlurmSection(SlurmOptions):
     """Section ``[slurm]``: how the head reads and writes Slurm."""
 
     cluster: str = "cluster"
@@ -82,7 +85,6 @@ class HeadSection(Section):
     client_ca_file: Path | None = None
     judge_seconds: float = Field(default=5.0, gt=0, le=300)
     checkpoint_seconds: float = Field(default=60.0, ge=1, le=3600)
-    grace_seconds: float = Field(default=60.0, ge=0, le=3600)
 
     @field_validator("listen")
     @classmethod

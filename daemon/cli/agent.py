@@ -43,16 +43,15 @@ def run(arguments: argparse.Namespace, verb: str) -> int:
 
 def make_sources(section: AgentSection) -> list[Source]:
     """The enabled sources. Order of work: the kernel log first, it is the fastest witness."""
-    makers = (
-        ("kernel_log", kernel_log.make, section.sources.kernel_log),
-        ("host", host.make, section.sources.host),
-        ("nvml", nvml.make, section.sources.nvml),
-    )
-    return [
-        make(chosen, source_context(section, name))  # type: ignore[operator]
-        for name, make, chosen in makers
-        if chosen.enabled
-    ]
+    chosen = section.sources
+    made: list[Source] = []
+    if chosen.kernel_log.enabled:
+        made.append(kernel_log.make(chosen.kernel_log, source_context(section, "kernel_log")))
+    if chosen.host.enabled:
+        made.append(host.make(chosen.host, source_context(section, "host")))
+    if chosen.nvml.enabled:
+        made.append(nvml.make(chosen.nvml, source_context(section, "nvml")))
+    return made
 
 
 def source_context(section: AgentSection, name: str) -> Context:

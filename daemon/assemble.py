@@ -1,0 +1,73 @@
+"""Puts a head together from its configuration: the Slurm source, the adapter, the listeners."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+from aiohttp import web
+
+from collectors import slurm
+from collectors.command import Runner
+from collectors.sample import Context
+from daemon.config import Config
+from daemon.gateway import Gateway, TokenSource, routes
+from daemon.head import Head
+from daemon.headview import HeadEyes
+from daemon.listen import Address, Listeners
+from daemon.page.app import PageOptions, operator_app, page_app
+from daemon.slurm.adapter import SlurmAdapter
+from daemon.slurm.cli import CliAdapter
+
+
+def make_slurm_source(config: Config, state_dir: Path) -> slurm.SlurmSource:
+    """The source that reads node states and jobs."""
+    folder = state_dir / "slurm"
+    folder.mkdir(parents=True, exist_ok=True)
+    return slurm.SlurmSource(config.slurm, Context("", folder))
+
+
+def make_adapter(config: Config) -> SlurmAdapter:
+    """The adapter that writes to Slurm."""
+    return CliAdapter(config.slurm, Runner())
+
+
+async def open_ears(
+    head: Head, config: Config, tokens: TokenSource, listeners: Listeners
+) -> tuple[Address, Address | None]:
+    """Opens gateway, page and operator's socket; the addresses of the first two."""
+    gateway = Gateway(head.accept, tokens, head.clock, config.gateway, marks=head.store)
+    head.gateway = gateway
+    eyes = HeadEyes(head)
+    app = web.Application()
+    app.add_routes(routes(gateway))
+    gate = await listeners.open_tcp(app, Address.parse(config.head.listen), _tls(config))
+    page = None
+    if config.page.enabled:
+        page = await listeners.open_tcp(
+            page_app(eyes, page_options(config)), Address.parse(config.page.listen)
+        )
+    operators = operator_app(eyes, config.head.operators_group)
+    await listeners.open_unix(operators, config.head.socket, config.head.operators_group)
+    return gate, page
+
+
+def page_options(config: Config) -> PageOptions:
+    """The page's options, its password read from its file."""
+    address = Address.parse(config.page.listen)
+    secret = ""
+    if config.page.password_file is not None:
+        secret = config.page.password_file.read_text().strip()
+    return PageOptions(address.host, address.port, config.page.names, secret)
+
+
+def _tls(config: Config) -> ssl.SSLContext | None:
+    head = config.head
+    if head.certificate_file is None or head.key_file is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(head.certificate_file, head.key_file)
+    if head.client_ca_file is not None:
+        context.load_verify_locations(head.client_ca_file)
+        context.verify_mode = ssl.CERT_OPTIONAL
+    return context

@@ -1,0 +1,449 @@
+"""The head: receives readings, keeps them, judges, decides, and acts through one place.
+
+The cycle, in the order of its life::
+
+    gateway or own source -> store (durable) -> watch -> judge -> decide (pure) -> Drains -> alerts
+
+Three threads beside the event loop, each for one kind of work, so that none waits for another:
+``watch`` (readings and judgement, in order), ``hand`` (ledger and every write to Slurm, one at a
+time) and one for each of the head's own sources. An urgent event wakes the judge at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar, TypeVarTuple
+
+import structlog
+
+from collectors.sample import Cycle, Sample, sample, source_reading
+from collectors.slurm import SlurmSource
+from collectors.slurm_nodes import NodeState
+from daemon import __version__
+from daemon.agent import is_urgent
+from daemon.alerting import Alert, active_alerts
+from daemon.alerts import Alerts, make_webhook
+from daemon.cases import LedgerView
+from daemon.clock import Clock
+from daemon.config import Config
+from daemon.decisions import Decision
+from daemon.drains import Drains, Returned
+from daemon.gateway import BatchKey, Gateway
+from daemon.latest import Latest
+from daemon.ledger import Ledger
+from daemon.policy import Situation, decide
+from daemon.recovery import restore, save
+from daemon.schedule import Schedule
+from daemon.slurm.adapter import SlurmAdapter
+from daemon.store.commit import GroupCommit
+from daemon.store.embedded import Store
+from models.features import FeatureEngine
+from models.rival import Rival
+from models.rules import Rules
+from models.silence import SilenceTracker
+from models.voices import Risk
+from models.watch import Judgement, Watch
+
+log = structlog.get_logger("tocsin.head")
+
+Result = TypeVar("Result")
+Arguments = TypeVarTuple("Arguments")
+
+# The node tag of the head's own ``source`` readings: no Slurm node can be called so.
+HEAD_NODE = "(head)"
+
+# An urgent event wakes the judge after so long: its companions of the same fault come along.
+GATHER_SECONDS = 0.05
+RISK_PERIOD_SECONDS = 60.0
+ROLL_PERIOD_SECONDS = 60.0
+# The watch may fall so many writes behind before senders are made to wait.
+WATCH_BACKLOG = 256
+
+
+@dataclass(slots=True)
+class Flow:
+    """How much comes in: values a second, smoothed over about half a minute."""
+
+    values: int = 0
+    values_per_second: float = 0.0
+    _marked_seconds: float = field(default=0.0)
+    _marked_values: int = field(default=0)
+
+    def mark(self, now_seconds: float) -> None:
+        """Called once a judgement."""
+        span = now_seconds - self._marked_seconds
+        if span < 1.0:
+            return
+        rate = (self.values - self._marked_values) / span
+        self.values_per_second += (rate - self.values_per_second) * min(1.0, span / 30.0)
+        self._marked_seconds, self._marked_values = now_seconds, self.values
+
+
+def new_watch(config: Config) -> Watch:
+    """A watch with the rules, the features and the models that this version ships."""
+    return Watch(Rules(), SilenceTracker(config.silence), FeatureEngine(), [Rival()])
+
+
+class Head:
+    """Everything between the gateway and Slurm. One instance, one event loop."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        clock: Clock,
+        adapter: SlurmAdapter,
+        slurm: SlurmSource,
+        speed: float = 1.0,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.config = config
+        self.clock = clock
+        self.adapter = adapter
+        self.slurm = slurm
+        self.speed = speed
+        self.state_dir = config.head.state_dir
+        self.store = Store(store_directory(config), config.store, clock.now_ns)
+        self.group = GroupCommit(self.store)
+        self.watch = new_watch(config)
+        self.ledger = Ledger(self.store.database)
+        self.drains = Drains(adapter, self.ledger, config.policy, config.mode)
+        self.webhook = make_webhook(config.alerts, clock.monotonic)
+        self.alerts = Alerts(
+            config.alerts,
+            cluster=config.slurm.cluster,
+            state_file=self.state_dir / "alerts.json",
+            webhook=self.webhook,
+        )
+        self.schedule = Schedule(speed=speed, rng=rng)
+        self.flow = Flow()
+        self.latest = Latest()
+        self.gateway: Gateway | None = None
+        self.nodes: Mapping[str, NodeState] = {}
+        self.nodes_read_seconds: float | None = None
+        self.slurm_fault = "not read yet"
+        self.judgement = Judgement(clock.now_ns())
+        self.decisions: tuple[Decision, ...] = ()
+        self.risk_of: Mapping[str, Mapping[str, Risk]] = {}
+        self.view: LedgerView = self.ledger.view(clock.now_ns())
+        self.active: Sequence[Alert] = ()
+        self.started_seconds = clock.monotonic()
+        self._slurm_cycle = Cycle(slurm, "", clock.monotonic)
+        self._watch_thread = ThreadPoolExecutor(1, "tocsin-watch")
+        self._hand_thread = ThreadPoolExecutor(1, "tocsin-hand")
+        self._judging = asyncio.Lock()
+        self._backlog = asyncio.Semaphore(WATCH_BACKLOG)
+        self._urgent = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._risk_written_seconds = float("-inf")
+
+    # ---- life -------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Restores what was known, reads Slurm once, and starts the jobs."""
+        loop = asyncio.get_running_loop()
+        restored = await loop.run_in_executor(self._watch_thread, self._restore)
+        log.info("watch_restored", **restored)
+        await self.read_slurm()
+        config = self.config
+        every = self.schedule.every
+        every(
+            "slurm",
+            self.slurm.period_seconds,
+            self.slurm.deadline_seconds + 5,
+            self.read_slurm,
+            delay_seconds=self.slurm.period_seconds,
+        )
+        every("judge", config.head.judge_seconds, 60.0, self.judge)
+        every(
+            "checkpoint",
+            config.head.checkpoint_seconds,
+            120.0,
+            self.checkpoint,
+            delay_seconds=config.head.checkpoint_seconds,
+        )
+        every("self", 10.0, 10.0, self._report)
+        self.schedule.every_blocking(
+            "roll", ROLL_PERIOD_SECONDS, 600.0, self._roll, delay_seconds=ROLL_PERIOD_SECONDS
+        )
+        self._tasks.append(asyncio.create_task(self._answer_urgent()))
+        if self.webhook is not None:
+            self._tasks.append(asyncio.create_task(self.webhook.run()))
+        self.schedule.start()
+        log.info(
+            "head_starts",
+            version=__version__,
+            mode=config.mode.value,
+            nodes=len(self.nodes),
+            adapter=self.adapter.name,
+        )
+
+    async def stop(self) -> None:
+        """Ends jobs, writes the last checkpoint, closes the store. Safe after a failed start."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        late = await self.schedule.stop(grace_seconds=5.0)
+        if late:
+            log.warning("left_behind", jobs=late)
+        with contextlib.suppress(Exception):
+            await self.checkpoint()
+        await self.group.close()
+        self._watch_thread.shutdown(wait=True)
+        self._hand_thread.shutdown(wait=False, cancel_futures=True)
+        self.slurm.close()
+        self.store.close()
+        log.info("head_ends")
+
+    def _restore(self) -> dict[str, object]:
+        found = restore(self.state_dir, self.watch, self.store, self.clock.now_ns())
+        return {"checkpoint": found.checkpoint, "samples": found.samples}
+
+    # ---- in ---------------------------------------------------------------------------
+
+    async def accept(
+        self,
+        samples: Sequence[Sample],
+        node: str,
+        arrival_ns: int,
+        batch: BatchKey | None = None,
+    ) -> None:
+        """Keeps samples durably, then shows them to the watch. What the gateway calls."""
+        del node
+        await self.group.write(samples, batch)
+        self.flow.values += sum(len(one.fields) for one in samples)
+        await self._show(samples, arrival_ns)
+        if any(map(is_urgent, samples)):
+            self.wake()
+
+    async def keep(self, samples: Sequence[Sample]) -> None:
+        """The same for the head's own readings. A store that fails costs only the history."""
+        arrival_ns = self.clock.now_ns()
+        try:
+            await self.group.write(samples)
+        except Exception as error:
+            log.error("own_readings_not_stored", why=str(error), samples=len(samples))
+        self.flow.values += sum(len(one.fields) for one in samples)
+        await self._show(samples, arrival_ns)
+
+    async def _show(self, samples: Sequence[Sample], arrival_ns: int) -> None:
+        await self._backlog.acquire()
+        loop = asyncio.get_running_loop()
+        work = loop.run_in_executor(self._watch_thread, self._ingest, samples, arrival_ns)
+        work.add_done_callback(self._shown)
+
+    def _ingest(self, samples: Sequence[Sample], arrival_ns: int) -> None:
+        self.watch.ingest(samples, arrival_ns)
+        self.latest.observe(samples, arrival_ns)
+
+    def _shown(self, work: asyncio.Future[None]) -> None:
+        self._backlog.release()
+        if not work.cancelled() and (error := work.exception()) is not None:
+            log.error("watch_failed", why=f"{type(error).__name__}: {error}", exc_info=error)
+
+    # ---- Slurm ------------------------------------------------------------------------
+
+    async def read_slurm(self) -> None:
+        """One cycle of the ``slurm`` source; then the ledger is held against what it said."""
+        loop = asyncio.get_running_loop()
+        now_ns = self.clock.now_ns()
+        batch = await loop.run_in_executor(None, self._slurm_cycle.run, now_ns)
+        reading = self.slurm.latest
+        self.slurm_fault = batch.fault
+        await self.keep([one for one in batch.samples if one.measurement != "source"])
+        await self.keep([head_reading(one) for one in batch.samples if one.measurement == "source"])
+        if not batch.up or reading is None:
+            log.warning("slurm_not_read", why=batch.fault)
+            return
+        self.nodes = reading.nodes
+        self.nodes_read_seconds = self.clock.monotonic()
+        await loop.run_in_executor(
+            self._watch_thread, self.latest.keep_only, {*self.nodes, HEAD_NODE}
+        )
+        await self.returned(
+            await self.by_hand(self.drains.reconcile, self.nodes, self.clock.now_ns())
+        )
+        await self.by_hand(self.look_at_ledger)
+
+    async def returned(self, nodes: Iterable[Returned]) -> None:
+        """Nodes that came back into service: what was certain of them before is spent."""
+        loop = asyncio.get_running_loop()
+        for one in nodes:
+            log.info("node_returned", node=one.node)
+            await loop.run_in_executor(self._watch_thread, self.watch.clear, one.node, one.at_ns)
+
+    @property
+    def slurm_age_seconds(self) -> float:
+        """Seconds since node states were read; infinite before the first reading."""
+        if self.nodes_read_seconds is None:
+            return float("inf")
+        return self.clock.monotonic() - self.nodes_read_seconds
+
+    # ---- judgement --------------------------------------------------------------------
+
+    async def judge(self) -> None:
+        """One judgement, its decisions, what they do, and what people are told of it."""
+        async with self._judging:
+            loop = asyncio.get_running_loop()
+            now_ns = self.clock.now_ns()
+            expected = {name: node.gpus_configured for name, node in self.nodes.items()}
+            judgement = await loop.run_in_executor(
+                self._watch_thread, self.watch.judge, now_ns, expected
+            )
+            self.judgement = judgement
+            self.risk_of = risks_by_node(judgement.risks)
+            self.decisions = await self.by_hand(self._decide_and_act, now_ns)
+            # Silences have an alert of their own, with a time to settle.
+            spoken = [one for one in self.decisions if one.voice != "silence"]
+            self.active = active_alerts(
+                spoken, judgement.silences, len(self.nodes), now_ns, self.config.alerts
+            )
+            await self.by_hand(self.alerts.update, self.active, now_ns)
+            self.flow.mark(self.clock.monotonic())
+            await self._write_risks(judgement)
+
+    def situation(self) -> Situation:
+        """What is known now, for policy."""
+        judgement = self.judgement
+        return Situation(
+            nodes=self.nodes,
+            slurm_age_seconds=self.slurm_age_seconds,
+            facts=judgement.facts,
+            silences=judgement.silences,
+            risks=judgement.risks,
+            coverage=judgement.coverage,
+        )
+
+    def _decide_and_act(self, now_ns: int) -> tuple[Decision, ...]:
+        """In the hand thread: nothing else writes to ledger or Slurm meanwhile."""
+        config = self.config
+        decisions = decide(
+            self.situation(), config.policy, self.ledger.view(now_ns), config.mode, now_ns
+        )
+        final = tuple(self.drains.carry_out(decisions, now_ns))
+        self.look_at_ledger()
+        return final
+
+    def look_at_ledger(self) -> None:
+        """Takes the snapshot that the page shows. In the hand thread."""
+        self.view = self.ledger.view(self.clock.now_ns())
+
+    async def by_hand(
+        self, function: Callable[[*Arguments], Result], *arguments: *Arguments
+    ) -> Result:
+        """Runs ``function`` in the one thread that may touch ledger and Slurm."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._hand_thread, function, *arguments)
+
+    def wake(self) -> None:
+        """Judges at once: an urgent event came, or an operator spoke."""
+        self._urgent.set()
+
+    async def _answer_urgent(self) -> None:
+        while True:
+            await self._urgent.wait()
+            await asyncio.sleep(GATHER_SECONDS)
+            self._urgent.clear()
+            try:
+                await self.judge()
+            except Exception as error:
+                log.exception("judgement_failed", why=str(error))
+
+    # ---- housekeeping -----------------------------------------------------------------
+
+    async def checkpoint(self) -> None:
+        """Writes down what the watch knows."""
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(
+            self._watch_thread, save, self.state_dir, self.watch, self.clock.now_ns()
+        )
+
+    async def _write_risks(self, judgement: Judgement) -> None:
+        now_seconds = self.clock.monotonic()
+        if now_seconds - self._risk_written_seconds < RISK_PERIOD_SECONDS:
+            return
+        self._risk_written_seconds = now_seconds
+        await self.keep(risk_samples(judgement))
+
+    async def _report(self) -> None:
+        await self.keep([self.reading()])
+
+    def reading(self) -> Sample:
+        """The head's own ``source`` reading."""
+        faults = [
+            f"{name}: {state.fault}" for name, state in self.schedule.jobs.items() if state.fault
+        ]
+        return head_reading(
+            source_reading(
+                "",
+                "head",
+                self.clock.now_ns(),
+                up=not faults,
+                duration_seconds=0.0,
+                age_seconds=0.0,
+                fault="; ".join(faults),
+            )
+        )
+
+    def _roll(self) -> None:
+        self.store.roll(self.clock.now_ns())
+
+    def store_words(self) -> str:
+        """How the store fares, in a few words."""
+        counts = self.store.counts
+        if counts.fault:
+            return f"embedded: {counts.fault}"
+        return f"embedded, {counts.values} values in {counts.commits} commits"
+
+
+def store_directory(config: Config) -> Path:
+    """Where the embedded store lies: as configured, else below the head's state."""
+    if "directory" in config.store.model_fields_set:
+        return config.store.directory
+    return config.head.state_dir / "store"
+
+
+def head_reading(reading: Sample) -> Sample:
+    """A ``source`` reading of the head itself, under the node name HEAD_NODE."""
+    tags = {**dict(reading.tags), "node": HEAD_NODE}
+    return sample(reading.measurement, reading.time_ns, reading.fields, **tags)
+
+
+def risks_by_node(risks: Iterable[Risk]) -> dict[str, dict[str, Risk]]:
+    """The highest risk of each device of each node; the node's own under ""."""
+    found: dict[str, dict[str, Risk]] = {}
+    for risk in risks:
+        devices = found.setdefault(risk.entity.node, {})
+        known = devices.get(risk.entity.device)
+        if known is None or risk.probability > known.probability:
+            devices[risk.entity.device] = risk
+    return found
+
+
+def risk_samples(judgement: Judgement) -> list[Sample]:
+    """The risks of a judgement as ``risk`` points; the riskiest of each node and component."""
+    highest: dict[tuple[str, str], tuple[float, Sample]] = {}
+    for risk in judgement.risks:
+        key = (risk.entity.node, risk.entity.kind)
+        if key in highest and highest[key][0] >= risk.probability:
+            continue
+        point = sample(
+            "risk",
+            judgement.now_ns,
+            {
+                "probability": float(risk.probability),
+                "horizon_seconds": float(risk.horizon_seconds),
+                "model": risk.model,
+                "device": risk.entity.device,
+            },
+            node=risk.entity.node,
+            component=risk.entity.kind,
+        )
+        highest[key] = (risk.probability, point)
+    return [point for _, point in highest.values()]

@@ -1,0 +1,152 @@
+"""The newest reading of every GPU and source: what the page and ``tocsin nodes`` show.
+
+Filled in the watch's thread, read from the event loop. Entries are replaced whole and never
+changed in place, so a reader sees an old or a new one, never half of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from collectors.sample import Sample
+
+# What is kept of a GPU reading. At 80,000 GPUs every further field costs some 2 MB.
+GPU_FIELDS = (
+    "temperature_celsius",
+    "memory_temperature_celsius",
+    "power_watts",
+    "utilization_ratio",
+    "memory_used_bytes",
+    "ecc_corrected_total",
+    "ecc_uncorrected_total",
+)
+# A node that invents GPUs or sources must not fill our memory.
+_PER_NODE_LIMIT = 256
+
+
+@dataclass(frozen=True, slots=True)
+class GpuNow:
+    """The newest reading of one GPU: ``values`` in the order of GPU_FIELDS, None: not read."""
+
+    uuid: str
+    time_ns: int
+    arrival_ns: int
+    lost: bool
+    values: tuple[float | None, ...]
+
+    def value(self, name: str) -> float | None:
+        """One field by name."""
+        return self.values[GPU_FIELDS.index(name)]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceNow:
+    """The newest ``source`` reading of one source of one node."""
+
+    time_ns: int
+    arrival_ns: int
+    up: bool
+    age_seconds: float
+    fault: str
+
+
+@dataclass(slots=True)
+class NodeNow:
+    """What was last heard of one node."""
+
+    heard_ns: int = 0
+    gpus: dict[int, GpuNow] = field(default_factory=dict)
+    sources: dict[str, SourceNow] = field(default_factory=dict)
+    models: dict[int, str] = field(default_factory=dict)
+
+
+class Latest:
+    """The newest readings by node."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, NodeNow] = {}
+
+    def observe(self, samples: Iterable[Sample], arrival_ns: int) -> None:
+        """Takes in samples in order of arrival. Called in the watch's thread alone."""
+        for sample in samples:
+            name = sample.tag("node")
+            if not name:
+                continue
+            node = self.nodes.get(name)
+            if node is None:
+                node = self.nodes[name] = NodeNow()
+            if sample.measurement == "gpu":
+                node.heard_ns = arrival_ns
+                _gpu(node, sample, arrival_ns)
+            elif sample.measurement == "source":
+                _source(node, sample, arrival_ns)
+            elif sample.measurement == "event":
+                _inventory(node, sample)
+            elif sample.measurement not in _HEADS_OWN:
+                node.heard_ns = arrival_ns
+
+    def keep_only(self, names: Iterable[str]) -> None:
+        """Forgets nodes that nobody expects any more, but those that Slurm never had."""
+        known = set(names)
+        for name in [name for name in self.nodes if name not in known]:
+            self.nodes.pop(name, None)
+
+
+_HEADS_OWN = frozenset({"slurm_node", "slurm_event", "risk", "decision", "bmc", "fabric_port"})
+# Sources that run on the head: they say nothing about whether the node's agent is heard.
+_HEAD_SOURCES = frozenset({"slurm", "ipmi", "redfish", "fabric", "dcgm_exporter", "head"})
+
+
+def _gpu(node: NodeNow, sample: Sample, arrival_ns: int) -> None:
+    index = sample.tag("gpu")
+    if not index.isdigit() or len(node.gpus) >= _PER_NODE_LIMIT:
+        return
+    before = node.gpus.get(int(index))
+    if before is not None and before.time_ns > sample.time_ns:
+        return
+    node.gpus[int(index)] = GpuNow(
+        sample.tag("uuid") or (before.uuid if before else ""),
+        sample.time_ns,
+        arrival_ns,
+        sample.number("lost") == 1.0,
+        tuple(map(sample.number, GPU_FIELDS)),
+    )
+
+
+def _source(node: NodeNow, sample: Sample, arrival_ns: int) -> None:
+    name = sample.tag("source")
+    if not name or len(node.sources) >= _PER_NODE_LIMIT:
+        return
+    if name not in _HEAD_SOURCES:
+        node.heard_ns = arrival_ns
+    before = node.sources.get(name)
+    if before is not None and before.time_ns > sample.time_ns:
+        return
+    node.sources[name] = SourceNow(
+        sample.time_ns,
+        arrival_ns,
+        sample.number("up") == 1.0,
+        sample.number("age_seconds") or 0.0,
+        sample.text("fault"),
+    )
+
+
+def _inventory(node: NodeNow, sample: Sample) -> None:
+    """``gpu=4 uuid=GPU-... serial=... model=NVIDIA H100 80GB HBM3``: the model of a GPU."""
+    if sample.tag("kind") != "inventory" or sample.tag("code") != "gpu":
+        return
+    text = sample.text("text")
+    number = next((word[4:] for word in text.split() if word.startswith("gpu=")), "")
+    _, found, model = text.partition("model=")
+    if number.isdigit() and found and len(node.models) < _PER_NODE_LIMIT:
+        node.models[int(number)] = model.strip()
+
+
+def heard_ratio(expected: Sequence[str], latest: Latest, since_ns: int) -> float:
+    """The share of ``expected`` nodes that were heard since ``since_ns``; 0 of none."""
+    if not expected:
+        return 0.0
+    nodes = latest.nodes
+    heard = sum(1 for name in expected if name in nodes and nodes[name].heard_ns >= since_ns)
+    return heard / len(expected)

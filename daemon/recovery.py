@@ -1,0 +1,151 @@
+"""What the watch knows, kept over a restart: a checkpoint, and the store for what came since.
+
+The checkpoint is written once a minute. Everything that was acknowledged after it is in the
+store, so a head that was killed reads that stretch again. Readings and events that were in the
+checkpoint already are recognised by the watch itself (same entity, same time) and change nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from collectors.sample import Sample
+from daemon.clock import NANOSECONDS
+from daemon.store.embedded import Store
+from daemon.store.reader import Reader
+from daemon.store.tables import tags_of
+from models.watch import Watch
+
+log = structlog.get_logger("tocsin.recovery")
+
+WATCH_FILE = "watch.json"
+FEATURES_FILE = "features.npz"
+
+# Readings may reach the store a little before or after the moment the checkpoint names.
+OVERLAP_NS = 120 * NANOSECONDS
+# Without a checkpoint: facts latch for days, so events are read far back; readings only fill
+# the short horizons again, which a day does.
+EVENTS_BACK_NS = 30 * 86_400 * NANOSECONDS
+READINGS_BACK_NS = 6 * 3_600 * NANOSECONDS
+
+# Replayed in this order at each moment: an inventory must be known before a kernel line.
+MEASUREMENTS = ("event", "slurm_event", "source", "host", "gpu", "ib_port", "bmc", "disk", "pcie")
+_STEP_NS = 900 * NANOSECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """How the watch came back: from when on the store was read, and how many samples."""
+
+    checkpoint: bool
+    since_ns: int
+    samples: int
+
+
+def save(directory: Path, watch: Watch, now_ns: int) -> None:
+    """Writes the checkpoint: each file whole or not at all, the features first.
+
+    A crash between the two leaves older words about newer features; the stretch that is
+    read again is then longer, and nothing else.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    features = watch.features.dump()
+    words = json.dumps({"format": 1, "time_ns": now_ns, "watch": watch.dump()}).encode()
+    _write(directory / FEATURES_FILE, features)
+    _write(directory / WATCH_FILE, words)
+
+
+def restore(directory: Path, watch: Watch, store: Store, now_ns: int) -> Restored:
+    """Brings ``watch`` to what it was, from the checkpoint and the store."""
+    saved_ns = _load(directory, watch)
+    if saved_ns is None:
+        since_ns, events_ns = now_ns - READINGS_BACK_NS, now_ns - EVENTS_BACK_NS
+    else:
+        since_ns = events_ns = min(saved_ns, now_ns) - OVERLAP_NS
+    count = 0
+    for samples in _history(store, events_ns, since_ns, now_ns):
+        for sample in samples:
+            watch.ingest([sample], sample.time_ns)
+        count += len(samples)
+    return Restored(saved_ns is not None, since_ns, count)
+
+
+def _load(directory: Path, watch: Watch) -> int | None:
+    try:
+        words = json.loads((directory / WATCH_FILE).read_bytes())
+        if words["format"] != 1:
+            raise ValueError(f"format {words['format']}")
+        features = (directory / FEATURES_FILE).read_bytes()
+        watch.features.load(features)
+        watch.load(words["watch"])
+        return int(words["time_ns"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        log.warning("checkpoint_not_usable", directory=str(directory), why=str(error))
+        return None
+
+
+def _history(store: Reader, events_ns: int, since_ns: int, now_ns: int) -> Iterator[list[Sample]]:
+    """Stored samples in order of time, in pieces: events from ``events_ns`` on, all else later."""
+    end_ns = now_ns + OVERLAP_NS
+    if events_ns < since_ns:
+        for name in ("event", "slurm_event"):
+            for table in store.hours(name, events_ns, since_ns):
+                yield in_order(name, [table])
+    for piece_ns in range(since_ns, end_ns, _STEP_NS):
+        until_ns = min(piece_ns + _STEP_NS, end_ns)
+        piece: list[Sample] = []
+        for name in MEASUREMENTS:
+            piece.extend(rows_of(name, store.read(name, piece_ns, until_ns)))
+        piece.sort(key=lambda sample: sample.time_ns)  # stable: MEASUREMENTS breaks ties
+        yield piece
+
+
+def in_order(measurement: str, tables: list[Any]) -> list[Sample]:
+    """The rows of some tables as samples, by time."""
+    samples = [sample for table in tables for sample in rows_of(measurement, table)]
+    samples.sort(key=lambda sample: sample.time_ns)
+    return samples
+
+
+def rows_of(measurement: str, table: Any) -> Iterator[Sample]:
+    """The rows of one table of the store as samples: absent stays absent."""
+    if not table.num_rows:
+        return
+    tag_names = sorted(tags_of(table.schema))
+    times = table.column("time").cast("int64").to_pylist()
+    tags = [table.column(name).to_pylist() for name in tag_names]
+    fields = [name for name in table.column_names if name != "time" and name not in tag_names]
+    columns = [table.column(name).to_pylist() for name in fields]
+    for row, time_ns in enumerate(times):
+        kept = tuple(
+            (name, value[row]) for name, value in zip(tag_names, tags, strict=True) if value[row]
+        )
+        values = {
+            name: column[row]
+            for name, column in zip(fields, columns, strict=True)
+            if column[row] is not None
+        }
+        yield Sample(measurement, kept, values, time_ns)
+
+
+def _write(path: Path, content: bytes) -> None:
+    fresh = path.with_name(path.name + ".new")
+    with fresh.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+    descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

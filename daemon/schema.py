@@ -1,0 +1,24 @@
+"""Every field that tocsin stores: its kind, unit and meaning, by measurement and name."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from collectors import host, infiniband, kernel_log, nvml, slurm
+from collectors.sample import Metric
+from daemon import metrics
+
+SOURCES = (nvml, host, kernel_log, infiniband, slurm, metrics)
+
+
+@cache
+def fields() -> dict[tuple[str, str], Metric]:
+    """(measurement, field) to its Metric, from the METRICS of every source."""
+    return {
+        (metric.measurement, metric.name): metric for module in SOURCES for metric in module.METRICS
+    }
+
+
+def metric_of(measurement: str, field: str) -> Metric | None:
+    """What a field is, or None for one that no source of ours writes."""
+    return fields().get((measurement, field))
