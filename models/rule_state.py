@@ -179,6 +179,7 @@ class Node:
     counted_ns: int = 0  # newest reading when the GPUs were last counted
     gpus: dict[str, Gpu] = field(default_factory=dict)
     sources: dict[str, GpuSource] = field(default_factory=dict)
+    critical: dict[str, int] = field(default_factory=dict)  # BMC sensor -> readings in a row
     inventory: dict[str, tuple[str, int]] = field(default_factory=dict)  # PCI -> (gpu, time)
     active: dict[tuple[str, str, str], Active] = field(default_factory=dict)
     over: dict[tuple[str, str, str], int] = field(default_factory=dict)  # spent: newest onset
@@ -255,6 +256,7 @@ def dump_node(node: Node) -> dict[str, Any]:
             name: [one.up, one.time_ns, one.interval_ns, one.since_ns]
             for name, one in node.sources.items()
         },
+        "critical": dict(node.critical),
         "inventory": {pci: list(known) for pci, known in node.inventory.items()},
         "active": [[*key, _dump_active(one)] for key, one in node.active.items()],
         "over": [[*key, onset_ns] for key, onset_ns in node.over.items()],
@@ -275,6 +277,7 @@ def load_node(state: Mapping[str, Any]) -> Node:
     )
     node.gpus = {name: _load_gpu(gpu) for name, gpu in state["gpus"].items()}
     node.sources = {name: GpuSource(*parts) for name, parts in state["sources"].items()}
+    node.critical = dict(state.get("critical", {}))
     node.inventory = {pci: (known[0], known[1]) for pci, known in state["inventory"].items()}
     node.active = {(a, b, c): _load_active(one) for a, b, c, one in state["active"]}
     node.over = {(a, b, c): onset_ns for a, b, c, onset_ns in state["over"]}

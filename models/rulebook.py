@@ -16,9 +16,6 @@ from collectors.sample import Sample, Value
 from models import xid
 from models.voices import Remedy
 
-# NVML answers this when it has no value for a counter (nvml.h, NVML_VALUE_NOT_AVAILABLE).
-_DAY_SECONDS = 86_400.0
-
 
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -64,6 +61,8 @@ class Thresholds:
     # what it told of then may be over by now, so nothing is concluded until it has caught up.
     behind_seconds: float = 120.0
     clock_offset_seconds: float = 5.0
+    # Readings in a row in which a BMC must call a sensor critical.
+    bmc_readings: int = 2
 
 
 _LATCHED = "when the node restarts, or comes back into service"
@@ -223,6 +222,58 @@ RULES: Mapping[str, Rule] = MappingProxyType(
                 _LATCHED,
             ),
             Rule(
+                "bmc_critical",
+                "chassis",
+                "The BMC calls a sensor critical: a fan, a power supply, a temperature.",
+                "two readings in a row",
+                Remedy.ALERT,
+                _STATE,
+            ),
+            Rule(
+                "sel",
+                "chassis",
+                "The BMC logged a critical event (SEL, Redfish log).",
+                "one entry",
+                Remedy.ALERT,
+                _LATCHED + ", or the BMC says that it is over",
+            ),
+            Rule(
+                "link_down",
+                "link",
+                "A port that was in use is down. Where a quarter of a switch's hosts (three at "
+                "least) have trouble at once, it is the switch: an alert, no drain.",
+                "60 s",
+                Remedy.DRAIN,
+                _STATE,
+            ),
+            Rule(
+                "link_not_configured",
+                "link",
+                "A port that was in use stays in Init: no subnet manager configures it. A drain "
+                "only while the manager answers and no other host of the switch has trouble.",
+                "300 s",
+                Remedy.DRAIN,
+                _STATE,
+            ),
+            Rule(
+                "link_degraded",
+                "link",
+                "A link runs at less than 95 % of the rate that it has held before: lanes are "
+                "lost, or it trained too slowly.",
+                "60 s",
+                Remedy.DRAIN,
+                _STATE,
+            ),
+            Rule(
+                "link_flaps",
+                "link",
+                "A link went down and came back, by its LinkDowned counter, and the node was not "
+                "restarted meanwhile. Where a restart can't be ruled out: an alert.",
+                "2 in 24 h, or 1 under a job",
+                Remedy.DRAIN,
+                "a day after the last one, or " + _LATCHED,
+            ),
+            Rule(
                 "disk",
                 "disk",
                 "An NVMe disk reports a critical warning (SMART).",
@@ -341,6 +392,29 @@ _EVENTS: Mapping[tuple[str, str], Callable[[str, float, str], Finding | None]] =
     ),
 }
 
+
+def of_sel(code: str, severity: float, text: str, device: str) -> Finding | None:
+    """The fact in an entry of a BMC's log: an uncorrectable memory error, or a critical event."""
+    if severity < 3:
+        return None
+    if code == "memory_uncorrectable":
+        return of_event("edac", "uncorrected", severity, text)
+    words = f"{code.replace('_', ' ')}" + (f" ({device})" if device else "")
+    return Finding("sel", code[:20], Remedy.ALERT, 2, words[:80], "look at the BMC's log")
+
+
+def bmc_critical(sensor: str) -> Finding:
+    """A sensor that the BMC calls critical."""
+    return Finding(
+        "bmc_critical",
+        "bmc",
+        Remedy.ALERT,
+        2,
+        f"BMC: {sensor[:60]} critical",
+        "look at the chassis",
+    )
+
+
 # Rules whose latched fact a good NVML reading of the same GPU ends.
 ENDED_BY_READING = frozenset({"driver_init"})
 
@@ -368,7 +442,7 @@ def lost(fields: Mapping[str, Value]) -> Answer:
 def recovery(fields: Mapping[str, Value]) -> Answer:
     """``recovery_action``: NVIDIA's number, 0 for none."""
     value = fields.get("recovery_action")
-    if not isinstance(value, float) or value < 0 or value != int(value):
+    if not isinstance(value, float) or value < 0 or not value.is_integer():
         return None
     action = RECOVERY_ACTIONS.get(int(value), "unknown")
     remedy = xid.REMEDY_BY_RECOVERY[action]
@@ -497,4 +571,6 @@ def event_finding(sample: Sample) -> Finding | None:
     text = sample.text("text")
     if kind == "xid":
         return of_xid(code, text)
+    if kind == "sel":
+        return of_sel(code, sample.number("severity") or 0.0, text, sample.text("device"))
     return of_event(kind, code, sample.number("severity") or 0.0, text)

@@ -28,6 +28,7 @@ from models.rule_state import (
     paced,
 )
 from models.rulebook import RULES, Answer, Finding, Thresholds
+from models.rules_links import LINK_MEASUREMENTS, LinkRules
 from models.voices import Entity, Fact, Remedy
 
 # Sources whose ``gpu`` readings are counted against Slurm's GRES.
@@ -35,6 +36,8 @@ GPU_SOURCES = frozenset({"nvml", "nvidia_smi", "smi", "dcgm", "dcgm_exporter"})
 # Clock steps move the boot time that a node reports by some seconds; a restart by more.
 _BOOT_SLACK_NS = 60 * SECOND_NS
 _KEYS_LIMIT = 256
+# Thousands of BMCs are read in turn: their readings count for some minutes.
+_BMC_INTERVAL_NS = 300 * SECOND_NS
 _FORCE = {Remedy.NONE: 0, Remedy.ALERT: 1, Remedy.DRAIN: 2}
 
 Key = tuple[str, str, str]
@@ -46,12 +49,16 @@ class Rules:
     def __init__(self, thresholds: Thresholds | None = None) -> None:
         self.thresholds = thresholds or Thresholds()
         self._nodes: dict[str, Node] = {}
+        self.links = LinkRules()
 
     # ---- in ---------------------------------------------------------------------------------
 
     def observe(self, sample: Sample, arrival_ns: int) -> None:
         """Takes in one sample that reached the head at ``arrival_ns``."""
         measurement = sample.measurement
+        if measurement in LINK_MEASUREMENTS:
+            self.links.observe(sample, arrival_ns)
+            return
         if measurement not in _OBSERVED:
             return
         name = sample.tag("node")
@@ -60,6 +67,9 @@ class Rules:
         node = self._nodes.get(name)
         if node is None:
             node = self._nodes[name] = Node()
+        if measurement == "bmc":  # read by the head: no word of the node's own
+            self._bmc(name, node, sample)
+            return
         if measurement == "event":
             node.arrival_ns = max(node.arrival_ns, arrival_ns)
             self._event(name, node, sample, arrival_ns)
@@ -80,6 +90,7 @@ class Rules:
         A state that still lasts stays hidden until it has gone and come again: a person who
         returned the node knew of it.
         """
+        self.links.clear(node, at_ns)
         known = self._nodes.get(node)
         if known is None:
             known = self._nodes[node] = Node()
@@ -113,6 +124,10 @@ class Rules:
                 continue
             held = [one.fact for one in node.active.values() if self._holds(node, one, now_ns)]
             found.extend(sorted(held, key=lambda fact: (fact.onset_ns, fact.rule, fact.entity)))
+        for fact in self.links.facts(now_ns, self._nodes):
+            heard = self._nodes.get(fact.entity.node)
+            if heard is None or not heard.catching_up(now_ns, self.thresholds):
+                found.append(fact)
         return found
 
     def _holds(self, node: Node, one: Active, now_ns: int) -> bool:
@@ -134,7 +149,10 @@ class Rules:
     def _event(self, name: str, node: Node, sample: Sample, arrival_ns: int) -> None:
         kind = sample.tag("kind")
         if kind == "inventory":
-            self._inventory(node, sample)
+            if sample.tag("code") == "link":
+                self.links.observe(sample, arrival_ns)
+            else:
+                self._inventory(node, sample)
             return
         if kind == "reboot":
             self._reboot(node, sample.time_ns)
@@ -145,7 +163,10 @@ class Rules:
         finding = rulebook.event_finding(sample)
         if finding is None:
             if kind == "xid" and sample.tag("code") == "154":
-                self._taken_back(node, device, sample)
+                self._taken_back(node, ("xid", "x154", node.gpu_of(device)), sample.time_ns)
+            elif kind == "sel":  # the BMC says that it is over
+                key = ("sel", sample.tag("code")[:20], device)
+                self._taken_back(node, key, sample.time_ns)
             return
         where = node.gpu_of(device)
         key = (finding.rule, finding.code, where)
@@ -180,11 +201,10 @@ class Rules:
             return
         node.active[key] = Active(fact, True, arrival_ns)
 
-    def _taken_back(self, node: Node, device: str, sample: Sample) -> None:
-        key = ("xid", "x154", node.gpu_of(device))
+    def _taken_back(self, node: Node, key: Key, time_ns: int) -> None:
         one = node.active.get(key)
-        if one is not None and sample.time_ns >= one.fact.onset_ns:
-            node.over[key] = max(node.over.get(key, 0), sample.time_ns)
+        if one is not None and time_ns >= one.fact.onset_ns:
+            node.over[key] = max(node.over.get(key, 0), time_ns)
             _trim(node.over)
             del node.active[key]
 
@@ -296,7 +316,7 @@ class Rules:
 
     def _host(self, name: str, node: Node, sample: Sample) -> None:
         boot_seconds = sample.number("boot_time_seconds")
-        if boot_seconds is not None and boot_seconds > 0:
+        if boot_seconds is not None and 0 < boot_seconds < 1e11:
             self._booted(node, int(boot_seconds * SECOND_NS), sample.time_ns)
         if sample.time_ns < node.host_time_ns:
             return
@@ -347,6 +367,25 @@ class Rules:
         entity = Entity("disk", name, device)
         answer = rulebook.disk_warning(sample.fields)
         self._state(node, "disk", entity, answer, sample.time_ns, node.host_interval_ns)
+
+    def _bmc(self, name: str, node: Node, sample: Sample) -> None:
+        critical = sample.number("critical")
+        if critical is None:
+            return
+        sensor = sample.tag("sensor")
+        if critical < 1:
+            if node.critical.pop(sensor, 0):
+                entity = Entity("chassis", name, sensor)
+                self._state(node, "bmc_critical", entity, False, sample.time_ns, 0)
+            return
+        count = node.critical.get(sensor, 0) + 1
+        node.critical[sensor] = count
+        _trim(node.critical)
+        if count >= self.thresholds.bmc_readings:
+            entity = Entity("chassis", name, sensor)
+            answer = rulebook.bmc_critical(sensor)
+            interval_ns = _BMC_INTERVAL_NS
+            self._state(node, "bmc_critical", entity, answer, sample.time_ns, interval_ns)
 
     def _state(
         self,
@@ -429,14 +468,19 @@ class Rules:
 
     def dump(self) -> dict[str, Any]:
         """All that is remembered, as JSON data."""
-        return {"nodes": {name: dump_node(node) for name, node in self._nodes.items()}}
+        return {
+            "nodes": {name: dump_node(node) for name, node in self._nodes.items()},
+            "links": self.links.dump(),
+        }
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Takes back what ``dump`` gave."""
         self._nodes = {name: load_node(node) for name, node in state["nodes"].items()}
+        if "links" in state:
+            self.links.load(state["links"])
 
 
-_OBSERVED = frozenset({"event", "gpu", "source", "host", "disk"})
+_OBSERVED = frozenset({"event", "gpu", "source", "host", "disk", "bmc"})
 _GPU_STATES = tuple(zip(rulebook.GPU_STATE_RULES, rulebook.GPU_STATES, strict=True))
 _CODES = {
     "gpu_lost": "lost",
@@ -448,6 +492,7 @@ _CODES = {
     "gpu_count": "count",
     "gpu_vanished": "vanish",
     "filesystem_readonly": "fs",
+    "bmc_critical": "bmc",
     "disk": "smart",
     "clock": "clock",
 }

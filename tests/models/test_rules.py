@@ -556,6 +556,65 @@ def test_an_uncorrectable_host_memory_error_is_one_fact_by_line_or_by_count(rule
     assert [fact.code for fact in other.facts(NOW, {})] == ["ue"]
 
 
+# ---- the chassis ------------------------------------------------------------------------------
+
+
+def bmc(at: int, critical: float, sensor: str = "FAN3") -> Sample:
+    fields = {"value": 900.0, "critical": critical, "present": 1.0}
+    return sample("bmc", at, fields, node="n3", sensor=sensor, kind="rpm")
+
+
+def sel(code: str, at: int, severity: float, device: str = "PSU2") -> Sample:
+    return event("n3", "sel", code, at, text="; words", severity=severity, device=device)
+
+
+def test_a_sensor_that_is_critical_twice_alerts_until_it_is_well(rules: Rules) -> None:
+    feed(rules, [bmc(NOW, 1.0)])
+    assert told(rules) == []
+    feed(rules, [bmc(NOW + 60 * SECOND, 1.0)])
+    (fact,) = rules.facts(NOW + 60 * SECOND, {})
+    assert (fact.code, fact.remedy, fact.entity) == (
+        "bmc",
+        Remedy.ALERT,
+        Entity("chassis", "n3", "FAN3"),
+    )
+    feed(rules, [bmc(NOW + 120 * SECOND, 0.0)])
+    assert told(rules, NOW + 120 * SECOND) == []
+
+
+def test_a_bmc_that_is_read_again_after_an_hour_of_silence_is_no_evidence(rules: Rules) -> None:
+    feed(rules, [bmc(NOW, 1.0), bmc(NOW + 60 * SECOND, 1.0)])
+    assert told(rules, NOW + 3_600 * SECOND) == []
+
+
+def test_readings_of_a_bmc_do_not_make_an_agent_look_up_to_date(rules: Rules) -> None:
+    old = NOW - 7_200 * SECOND
+    for one in [bmc(NOW, 0.0), host(old), xid(79, old)]:
+        rules.observe(one, NOW)
+    assert told(rules) == []
+
+
+def test_a_critical_log_entry_alerts_until_the_bmc_says_it_is_over(rules: Rules) -> None:
+    feed(rules, [sel("power_supply_input_lost", NOW, 3.0), sel("fan_lower_warning", NOW, 1.0)])
+    (fact,) = rules.facts(NOW, {})
+    assert (fact.rule, fact.remedy) == ("sel", Remedy.ALERT)
+    assert fact.text == "power supply input lost (PSU2)"
+    feed(rules, [sel("power_supply_input_lost", NOW + 90 * SECOND, 0.0)])
+    assert told(rules, NOW + 90 * SECOND) == []
+
+
+def test_an_uncorrectable_memory_error_in_the_log_of_the_bmc_drains(rules: Rules) -> None:
+    feed(rules, [sel("memory_uncorrectable", NOW, 3.0, "DIMM_A1")])
+    (fact,) = rules.facts(NOW, {})
+    assert (fact.rule, fact.remedy) == ("memory_uncorrected", Remedy.DRAIN)
+    assert fact.entity == Entity("memory", "n3", "DIMM_A1")
+
+
+def test_log_entries_from_before_the_restart_are_history(rules: Rules) -> None:
+    feed(rules, [host(NOW), sel("memory_uncorrectable", BOOT - 60 * SECOND, 3.0)])
+    assert told(rules) == []
+
+
 # ---- memory ---------------------------------------------------------------------------------
 
 
@@ -600,6 +659,7 @@ FIELDS = st.dictionaries(
             "temperature_celsius",
             "boot_time_seconds",
             "clock_offset_seconds",
+            "critical",
             "up",
         ]
     ),
@@ -617,11 +677,11 @@ SAMPLES = st.builds(
         kind=kind,
         code=code,
     ),
-    st.sampled_from(["gpu", "event", "host", "source", "disk", "other"]),
+    st.sampled_from(["gpu", "event", "host", "source", "disk", "bmc", "other"]),
     st.integers(1, 2**62),
     FIELDS,
     st.sampled_from(["", "0", "3", "x"]),
-    st.sampled_from(["xid", "sxid", "inventory", "reboot", "gpu_lost", "driver", ""]),
+    st.sampled_from(["xid", "sxid", "inventory", "reboot", "gpu_lost", "driver", "sel", ""]),
     st.sampled_from(["79", "13", "154", "144", "", "x", "init_failed", "9" * 30]),
     st.sampled_from(["", "gpu=3 uuid=x", "0000:9b:00", "NVRM: Xid (PCI:0000:9b:00): 154, x"]),
 )
