@@ -16,6 +16,7 @@ from typing import Any
 
 from collectors.sample import Sample
 from models import rulebook
+from models.gpu_count import GPU_SOURCES, count_gpus
 from models.rule_state import (
     SECOND_NS,
     Active,
@@ -31,8 +32,6 @@ from models.rulebook import RULES, Answer, Finding, Thresholds
 from models.rules_links import LINK_MEASUREMENTS, LinkRules
 from models.voices import Entity, Fact, Remedy
 
-# Sources whose ``gpu`` readings are counted against Slurm's GRES.
-GPU_SOURCES = frozenset({"nvml", "nvidia_smi", "smi", "dcgm", "dcgm_exporter"})
 # Clock steps move the boot time that a node reports by some seconds; a restart by more.
 _BOOT_SLACK_NS = 60 * SECOND_NS
 _KEYS_LIMIT = 256
@@ -136,13 +135,7 @@ class Rules:
         if one.latched:
             return True
         age_ns = now_ns - node.head_time(one.seen_ns)
-        return age_ns <= self._fresh_ns(one.interval_ns)
-
-    def _fresh_ns(self, interval_ns: int) -> int:
-        thresholds = self.thresholds
-        seconds = thresholds.fresh_intervals * interval_ns / SECOND_NS
-        seconds = min(max(seconds, thresholds.fresh_low_seconds), thresholds.fresh_high_seconds)
-        return int(seconds * SECOND_NS)
+        return age_ns <= self.thresholds.fresh_ns(one.interval_ns)
 
     # ---- events -------------------------------------------------------------------------------
 
@@ -418,51 +411,26 @@ class Rules:
 
     def _count(self, name: str, node: Node, expected: int, now_ns: int) -> None:
         """Compares the GPUs that are seen with those that Slurm gives to jobs."""
-        key = ("gpu_count", _CODES["gpu_count"], "")
-        newest = self._counting_source(node, now_ns)
-        if newest is None or any(gpu.mig for gpu in node.gpus.values()):
+        count = count_gpus(node, now_ns, self.thresholds)
+        if count is None:
             return  # no evidence: an older fact of this rule becomes stale by itself
-        reference_ns = max(newest.time_ns, *(gpu.time_ns for gpu in node.gpus.values()), 0)
-        slack_ns = 5 * SECOND_NS
-        seen, last_full_ns = 0, newest.since_ns
-        for gpu in node.gpus.values():
-            pace_ns = max(gpu.interval_ns, newest.interval_ns)
-            if gpu.time_ns and reference_ns - gpu.time_ns <= slack_ns + pace_ns * 8 // 5:
-                seen += 1
-            else:
-                last_full_ns = max(last_full_ns, gpu.time_ns)
-        answer = rulebook.gpu_count(seen, expected)
+        answer = rulebook.gpu_count(count.seen, expected)
         hold_ns = int(self.thresholds.gpu_count_hold_seconds * SECOND_NS)
-        if isinstance(answer, Finding) and reference_ns - last_full_ns < hold_ns:
+        if isinstance(answer, Finding) and count.time_ns - count.full_ns < hold_ns:
             return
-        one = node.active.get(key)
+        one = node.active.get(("gpu_count", _CODES["gpu_count"], ""))
         if isinstance(answer, Finding) and one is not None and one.fact.text != answer.text:
             # One more is gone (or one is back): the same case goes on, in new words.
             one.fact = fact_of(answer, one.fact.entity, one.fact.onset_ns, one.fact.evidence)
-        entity = Entity("gpu", name)
         self._state(
-            node, "gpu_count", entity, answer, reference_ns, newest.interval_ns, last_full_ns
+            node,
+            "gpu_count",
+            Entity("gpu", name),
+            answer,
+            count.time_ns,
+            count.interval_ns,
+            count.full_ns,
         )
-
-    def _counting_source(self, node: Node, now_ns: int) -> GpuSource | None:
-        """The source whose readings count GPUs; None while any such source is down or unheard.
-
-        Telemetry of old may have no ``source`` readings: then the GPU readings speak.
-        """
-        if not node.sources and node.gpus:
-            interval_ns = max(gpu.interval_ns for gpu in node.gpus.values())
-            time_ns = max(gpu.time_ns for gpu in node.gpus.values())
-            sources = [GpuSource(True, time_ns, interval_ns, node.gpu_since_ns)]
-        else:
-            sources = list(node.sources.values())
-        fresh = [
-            one
-            for one in sources
-            if now_ns - node.head_time(one.time_ns) <= self._fresh_ns(one.interval_ns)
-        ]
-        if not fresh or not all(one.up for one in fresh):
-            return None
-        return max(fresh, key=lambda one: one.time_ns)
 
     # ---- to JSON and back ------------------------------------------------------------------------
 

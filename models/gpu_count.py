@@ -1,0 +1,63 @@
+"""How many GPUs of a node are seen, and whether whoever counts them can be believed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from models.rule_state import SECOND_NS, GpuSource, Node
+from models.rule_table import Thresholds
+
+# Sources whose ``gpu`` readings are counted against Slurm's GRES.
+GPU_SOURCES = frozenset({"nvml", "nvidia_smi", "smi", "dcgm", "dcgm_exporter"})
+_SLACK_NS = 5 * SECOND_NS
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """``seen`` GPUs at ``time_ns``; ``full_ns`` is when the last of the missing ones was seen,
+    or when the counting began. ``interval_ns`` is how often they are counted."""
+
+    seen: int
+    time_ns: int
+    full_ns: int
+    interval_ns: int
+
+
+def count_gpus(node: Node, now_ns: int, thresholds: Thresholds) -> Count | None:
+    """The GPUs of ``node`` that were seen in the last cycle of a source that works.
+
+    None is no evidence: while any source that counts GPUs is down, hung or not heard (a fault of
+    the tool), and where MIG is on (Slurm then counts instances, NVML counts boards).
+    """
+    newest = _counting_source(node, now_ns, thresholds)
+    if newest is None or any(gpu.mig for gpu in node.gpus.values()):
+        return None
+    time_ns = max(newest.time_ns, *(gpu.time_ns for gpu in node.gpus.values()), 0)
+    seen, full_ns = 0, newest.since_ns
+    for gpu in node.gpus.values():
+        pace_ns = max(gpu.interval_ns, newest.interval_ns)
+        if gpu.time_ns and time_ns - gpu.time_ns <= _SLACK_NS + pace_ns * 8 // 5:
+            seen += 1
+        else:
+            full_ns = max(full_ns, gpu.time_ns)
+    return Count(seen, time_ns, full_ns, newest.interval_ns)
+
+
+def _counting_source(node: Node, now_ns: int, thresholds: Thresholds) -> GpuSource | None:
+    """The newest source that counts; None unless every fresh one is up.
+
+    Telemetry of old may have no ``source`` readings: then the GPU readings speak.
+    """
+    sources = list(node.sources.values())
+    if not sources and node.gpus:
+        interval_ns = max(gpu.interval_ns for gpu in node.gpus.values())
+        time_ns = max(gpu.time_ns for gpu in node.gpus.values())
+        sources = [GpuSource(True, time_ns, interval_ns, node.gpu_since_ns)]
+    fresh = [
+        one
+        for one in sources
+        if now_ns - node.head_time(one.time_ns) <= thresholds.fresh_ns(one.interval_ns)
+    ]
+    if not fresh or not all(one.up for one in fresh):
+        return None
+    return max(fresh, key=lambda one: one.time_ns)

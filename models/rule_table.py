@@ -1,0 +1,282 @@
+"""The table of rules: what each means, from which threshold on, what it asks for, when it ends.
+
+``tocsin explain`` and the documentation print it; the numbers themselves stand in Thresholds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from models.voices import Remedy
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One row of the rule book. ``remedy`` is the strongest thing the rule ever asks for."""
+
+    name: str
+    component: str
+    meaning: str
+    threshold: str
+    remedy: Remedy
+    ends: str
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """Every number that a rule compares with. Seconds, counts, ratios as their names say."""
+
+    # Uncorrectable ECC errors of one GPU within a day before its node is drained for them; the
+    # first one is an alert, for its Xid (48, 94, 95) has spoken already.
+    ecc_uncorrected_day_count: float = 4.0
+    # How long fewer GPUs than Slurm expects must be seen before it counts: a driver reload
+    # takes some seconds.
+    gpu_count_hold_seconds: float = 30.0
+    # Readings in a row that must be frozen, with families gone, before a GPU counts as lost.
+    freeze_readings: int = 2
+    # A reading is fresh for this many of its own intervals, within these bounds.
+    fresh_intervals: float = 3.0
+    fresh_low_seconds: float = 90.0
+    fresh_high_seconds: float = 7_200.0
+    # A node whose newest reading is this much behind on arrival is catching up from its spool:
+    # what it told of then may be over by now, so nothing is concluded until it has caught up.
+    behind_seconds: float = 120.0
+    clock_offset_seconds: float = 5.0
+    # Readings in a row in which a BMC must call a sensor critical.
+    bmc_readings: int = 2
+
+    def fresh_ns(self, interval_ns: int) -> int:
+        """For how long a reading of something that comes every ``interval_ns`` is evidence."""
+        seconds = self.fresh_intervals * interval_ns / 1e9
+        return int(min(max(seconds, self.fresh_low_seconds), self.fresh_high_seconds) * 1e9)
+
+
+_LATCHED = "when the node restarts, or comes back into service"
+_STATE = "when a fresh reading says otherwise"
+
+RULES: Mapping[str, Rule] = MappingProxyType(
+    {
+        rule.name: rule
+        for rule in (
+            Rule(
+                "xid",
+                "gpu",
+                "The kernel logged an Xid whose action in NVIDIA's catalogue takes the GPU out of "
+                "service (drain) or needs a person (alert). Xids of applications say nothing.",
+                "one line; see models/xid.py for each code",
+                Remedy.DRAIN,
+                _LATCHED,
+            ),
+            Rule(
+                "gpu_lost",
+                "gpu",
+                "The GPU is off the PCIe bus: NVML answers GPU_IS_LOST, or the kernel says so.",
+                "one answer or line",
+                Remedy.DRAIN,
+                "kernel: " + _LATCHED + "; NVML: " + _STATE,
+            ),
+            Rule(
+                "recovery_action",
+                "gpu",
+                "The driver itself asks for a reset, a restart or a drain (NVML field 230).",
+                "any action but none",
+                Remedy.DRAIN,
+                _STATE,
+            ),
+            Rule(
+                "row_remap_failed",
+                "gpu",
+                "A row of GPU memory could not be remapped: NVIDIA's threshold for replacement.",
+                "flag set",
+                Remedy.DRAIN,
+                _STATE,
+            ),
+            Rule(
+                "row_remap_pending",
+                "gpu",
+                "A row remap, or the retirement of a page, waits for a reset of the GPU.",
+                "flag set",
+                Remedy.ALERT,
+                _STATE,
+            ),
+            Rule(
+                "ecc_sram_threshold",
+                "gpu",
+                "Uncorrectable SRAM errors passed the threshold that the GPU itself keeps.",
+                "flag set",
+                Remedy.DRAIN,
+                _STATE,
+            ),
+            Rule(
+                "ecc_uncorrected",
+                "gpu",
+                "Uncorrectable memory errors of one GPU within a day.",
+                "1 for an alert, 4 for a drain",
+                Remedy.DRAIN,
+                "a day after the last one, or " + _LATCHED,
+            ),
+            Rule(
+                "gpu_count",
+                "gpu",
+                "Fewer GPUs are seen than Slurm gives to jobs, while the source that counts "
+                "them works. Not judged where MIG is on.",
+                "one GPU short for 30 s",
+                Remedy.DRAIN,
+                _STATE,
+            ),
+            Rule(
+                "gpu_vanished",
+                "gpu",
+                "Memory, energy and counters of a GPU vanished at once while temperature, power, "
+                "load and clocks stand still to the last digit: how a lost GPU looks.",
+                "two readings in a row",
+                Remedy.DRAIN,
+                _STATE,
+            ),
+            Rule(
+                "sxid",
+                "chassis",
+                "An NVSwitch reported a fatal error: jobs over NVLink can't run until the "
+                "switch and its GPUs are reset.",
+                "one line with the word Fatal",
+                Remedy.DRAIN,
+                _LATCHED,
+            ),
+            Rule(
+                "driver_init",
+                "gpu",
+                "The driver could not start the GPU (RmInitAdapter failed).",
+                "one line",
+                Remedy.DRAIN,
+                _LATCHED + ", or NVML reads the GPU again",
+            ),
+            Rule(
+                "driver",
+                "node",
+                "The driver does not work as it should: versions that do not match, a GPU "
+                "that it says should be reset, a GPU that it can't reach.",
+                "one line",
+                Remedy.ALERT,
+                _LATCHED,
+            ),
+            Rule(
+                "pcie",
+                "gpu",
+                "A fatal PCIe error, a contained port or a link that went down.",
+                "one line",
+                Remedy.ALERT,
+                _LATCHED,
+            ),
+            Rule(
+                "memory_uncorrected",
+                "memory",
+                "The host's memory had an uncorrectable error (EDAC, or firmware by GHES).",
+                "one",
+                Remedy.DRAIN,
+                _LATCHED,
+            ),
+            Rule(
+                "machine_check",
+                "chassis",
+                "An uncorrected machine check that the host survived.",
+                "one line",
+                Remedy.ALERT,
+                _LATCHED,
+            ),
+            Rule(
+                "filesystem_readonly",
+                "disk",
+                "A local filesystem that should be writable went read-only.",
+                "one",
+                Remedy.DRAIN,
+                _STATE,
+            ),
+            Rule(
+                "filesystem",
+                "disk",
+                "The kernel shut a filesystem down or made it read-only.",
+                "one line",
+                Remedy.ALERT,
+                _LATCHED,
+            ),
+            Rule(
+                "nic",
+                "link",
+                "A network adapter reports its own failure (health, fatal firmware error).",
+                "one line",
+                Remedy.ALERT,
+                _LATCHED,
+            ),
+            Rule(
+                "bmc_critical",
+                "chassis",
+                "The BMC calls a sensor critical: a fan, a power supply, a temperature.",
+                "two readings in a row",
+                Remedy.ALERT,
+                _STATE,
+            ),
+            Rule(
+                "sel",
+                "chassis",
+                "The BMC logged a critical event (SEL, Redfish log).",
+                "one entry",
+                Remedy.ALERT,
+                _LATCHED + ", or the BMC says that it is over",
+            ),
+            Rule(
+                "link_down",
+                "link",
+                "A port that was in use is down. Where a quarter of a switch's hosts (three at "
+                "least) have trouble at once, it is the switch: an alert, no drain.",
+                "60 s",
+                Remedy.DRAIN,
+                _STATE,
+            ),
+            Rule(
+                "link_not_configured",
+                "link",
+                "A port that was in use stays in Init: no subnet manager configures it. A drain "
+                "only while the manager answers and no other host of the switch has trouble.",
+                "300 s",
+                Remedy.DRAIN,
+                _STATE,
+            ),
+            Rule(
+                "link_degraded",
+                "link",
+                "A link runs at less than 95 % of the rate that it has held before: lanes are "
+                "lost, or it trained too slowly.",
+                "60 s",
+                Remedy.DRAIN,
+                _STATE,
+            ),
+            Rule(
+                "link_flaps",
+                "link",
+                "A link went down and came back, by its LinkDowned counter, and the node was not "
+                "restarted meanwhile. Where a restart can't be ruled out: an alert.",
+                "2 in 24 h, or 1 under a job",
+                Remedy.DRAIN,
+                "a day after the last one, or " + _LATCHED,
+            ),
+            Rule(
+                "disk",
+                "disk",
+                "An NVMe disk reports a critical warning (SMART).",
+                "any bit of the critical warning",
+                Remedy.ALERT,
+                _STATE,
+            ),
+            Rule(
+                "clock",
+                "node",
+                "The node's clock is off: times of its events can't be trusted.",
+                "5 s",
+                Remedy.ALERT,
+                _STATE,
+            ),
+        )
+    }
+)
