@@ -141,10 +141,12 @@ def in_trouble(view: LinkView) -> bool:
 
 
 def end_words(end: End) -> str:
-    """``Active/LinkUp 4X NDR (400 Gb/s)`` or ``not heard``."""
+    """``Active/LinkUp 4X NDR (400 Gb/s)``, ``not heard`` ..."""
     if not end.heard:
         return "not heard"
-    state = STATE_WORDS.get(end.state if end.state is not None else -1.0, "state unknown")
+    if end.state is None:
+        return "heard, its state not read"
+    state = STATE_WORDS.get(end.state, f"state {end.state:g}")
     physical = PHYSICAL_WORDS.get(end.physical if end.physical is not None else -1.0, "?")
     if end.state == ACTIVE:
         return f"{state}/{physical} {speed_words(end.fields)}"

@@ -1,0 +1,235 @@
+"""Gathers what can be known here and now of a node's InfiniBand, for a diagnosis."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from collectors.command import Runner
+from collectors.fabric_cabling import load_cabling
+from collectors.fabric_subnet import PortPoint, Subnet, SubnetOptions, SubnetReading
+from collectors.ib_sysfs import PortReading, devices, read_device
+from collectors.ib_units import ACTIVE, COUNTERS, DATA_FIELDS
+from collectors.sample import SourceUnavailable, clip
+from models.diagnosis import Evidence, LinkEvidence, usual_rate
+from models.links import End, LinkView, Part, place
+
+MASTER = 3
+DEADLINE_SECONDS = 60.0
+_ERROR_FIELDS = tuple(counter.field for counter in COUNTERS if counter.field not in DATA_FIELDS)
+_DRIVER = re.compile(r"mlx[45]_|infiniband|ib_core|ib_umad|ib_ipoib|\bib\d+: |irdma|hfi1")
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Through what, for how long and where it is looked."""
+
+    seconds: float = 5.0
+    adapter: str = ""
+    port: int = 0
+    description: str = ""
+    state_dir: Path = Path("/nonexistent")
+    root: Path = Path("/")
+    local: bool = False
+    fabric: bool = True
+
+
+@dataclass(slots=True)
+class _Seen:
+    """The fabric at the begin and the end of the observation."""
+
+    first: SubnetReading | None = None
+    last: SubnetReading | None = None
+    subnet: Subnet | None = None
+    fault: str = ""
+
+
+@dataclass(slots=True)
+class _Local:
+    """The node's own ports at the begin and the end."""
+
+    first: dict[str, PortReading] = field(default_factory=dict)
+    last: dict[str, PortReading] = field(default_factory=dict)
+    messages: tuple[str, ...] | None = None
+    fault: str = ""
+
+
+def gather(
+    node: str, reach: Reach, sleep: Callable[[float], None], now_ns: Callable[[], int]
+) -> Evidence:
+    """What is known of ``node``. Raises ValueError for a description that is no pattern."""
+    try:
+        pattern = re.compile(reach.description) if reach.description else None
+    except re.error as error:
+        raise ValueError(f"--description is no regular expression: {error}") from error
+    runner = Runner()
+    here = reach.local or node == socket.gethostname().split(".")[0]
+    seen, local = _Seen(), _Local()
+    if reach.fabric:
+        options = SubnetOptions(
+            adapter=reach.adapter, port=reach.port, description=pattern, rediscover_seconds=0.0
+        )
+        cabling = load_cabling(reach.state_dir / "cabling.json", options.name)
+        seen.subnet = Subnet(options, runner, cabling)
+        seen.first = _sweep(seen, now_ns())
+    if here:
+        local.first = _ports(reach.root, local)
+    if reach.seconds > 0 and (seen.first or local.first):
+        sleep(reach.seconds)
+    if seen.first is not None:
+        seen.last = _sweep(seen, now_ns())
+    if here:
+        local.last = _ports(reach.root, local)
+        local.messages = _messages(runner)
+    return _evidence(node, reach, seen, local, here)
+
+
+def _sweep(seen: _Seen, now_ns: int) -> SubnetReading | None:
+    assert seen.subnet is not None
+    try:
+        return seen.subnet.read(now_ns, DEADLINE_SECONDS)
+    except SourceUnavailable as error:
+        seen.fault = str(error)
+        return None
+
+
+def _ports(root: Path, local: _Local) -> dict[str, PortReading]:
+    try:
+        names = devices(root)
+    except OSError as error:
+        local.fault = f"/sys/class/infiniband: {error.strerror}"
+        return {}
+    found = (port for name in names for port in read_device(root, name) if not port.virtual)
+    return {port.name: port for port in found if not port.ethernet}
+
+
+def _messages(runner: Runner) -> tuple[str, ...] | None:
+    result = runner.run(["dmesg"], deadline_seconds=5.0)
+    if not result.ok:
+        return None
+    lines = [line for line in result.text().splitlines() if _DRIVER.search(line)]
+    return tuple(clip(line, 200) for line in lines[-20:])
+
+
+def _evidence(node: str, reach: Reach, seen: _Seen, local: _Local, here: bool) -> Evidence:
+    reading = seen.last or seen.first
+    missing: list[str] = []
+    if reach.fabric and reading is None:
+        missing.append(f"the fabric: {clip(seen.fault, 300)}")
+    if here and local.fault:
+        missing.append(local.fault)
+    if not here:
+        missing.append(f"{node}'s own end, IPoIB and kernel log: run this on {node}, too")
+    up: bool | None = None
+    words = ""
+    if reading is not None:
+        manager = reading.manager
+        up = manager is not None and manager.state == MASTER
+        words = (
+            f"answers at LID {manager.lid}, {manager.activity} actions so far"
+            if manager is not None and up
+            else clip(reading.manager_fault, 200)
+        )
+    links = _links(node, seen, local, up)
+    return Evidence(node, tuple(links), up, words, local.messages, tuple(missing), reach.seconds)
+
+
+def _links(node: str, seen: _Seen, local: _Local, manager_up: bool | None) -> list[LinkEvidence]:
+    first = _points(seen.first)
+    last = _points(seen.last or seen.first)
+    found: dict[str, LinkEvidence] = {}
+    cables = seen.subnet.cabling.cables if seen.subnet is not None else {}
+    names = seen.subnet.cabling.names if seen.subnet is not None else {}
+    sick = _sick_hosts(seen, last)
+    for (guid, number), cable in cables.items():
+        if cable.node != node:
+            continue
+        name = f"{cable.device or cable.guid}/{cable.port}"
+        own = local.last.get(name)
+        before = local.first.get(name)
+        adapter_key = (cable.guid, str(cable.port))
+        host = (
+            _end(before.fields if before else {}, own.fields)
+            if own is not None
+            else _end_of(first.get(adapter_key), last.get(adapter_key))
+        )
+        switch_key = (guid, str(number))
+        switch = _end_of(first.get(switch_key), last.get(switch_key))
+        hosts = {one.node for (where, _), one in cables.items() if where == guid}
+        mine = [one for one in cables.values() if one.node == node]
+        rates = [
+            point.fields["rate_bits_per_second"]
+            for (where, _), point in last.items()
+            if where == guid
+            and (guid, point.port) in cables
+            and point.fields.get("state") == ACTIVE
+            and "rate_bits_per_second" in point.fields
+        ]
+        view = LinkView(
+            host,
+            switch,
+            names.get(guid, guid),
+            number,
+            len(hosts),
+            len(set(sick.get(guid, []))),
+            len(mine),
+            max(1, sum(hosts_.count(node) for hosts_ in sick.values())),
+            manager_up,
+            False,
+            usual_rate(rates),
+        )
+        found[name] = LinkEvidence(name, view, "node" if own else "fabric", *_service(own))
+    for name, own in local.last.items():
+        if name not in found:
+            before = local.first.get(name)
+            host = _end(before.fields if before else {}, own.fields)
+            view = LinkView(host, manager_up=manager_up)
+            found[name] = LinkEvidence(name, view, "node", *_service(own))
+    return [found[name] for name in sorted(found)]
+
+
+def _service(
+    own: PortReading | None,
+) -> tuple[tuple[tuple[str, bool | None], ...], int | None]:
+    if own is None:
+        return (), None
+    return tuple((one.name, one.up) for one in own.netdevs if one.ipoib), own.sm_lid
+
+
+def _points(reading: SubnetReading | None) -> dict[tuple[str, str], PortPoint]:
+    if reading is None:
+        return {}
+    return {(point.tags["guid"], point.tags["port"]): point for point in reading.points}
+
+
+def _end_of(first: PortPoint | None, last: PortPoint | None) -> End:
+    if last is None:
+        return End()
+    return _end(first.fields if first is not None else {}, last.fields)
+
+
+def _end(first: Mapping[str, float], last: Mapping[str, float]) -> End:
+    growth = {
+        name: last[name] - first[name]
+        for name in _ERROR_FIELDS
+        if name in first and name in last and last[name] > first[name]
+    }
+    return End(dict(last), growth, True)
+
+
+def _sick_hosts(seen: _Seen, points: Mapping[tuple[str, str], PortPoint]) -> dict[str, list[str]]:
+    """Switch GUID -> the hosts whose ports there are not well, once per port."""
+    found: dict[str, list[str]] = {}
+    if seen.subnet is None:
+        return found
+    for (guid, number), cable in seen.subnet.cabling.cables.items():
+        point = points.get((guid, str(number)))
+        if point is None:
+            continue
+        alone = LinkView(switch=_end({}, point.fields))
+        if place(alone).part is not Part.NONE:
+            found.setdefault(guid, []).append(cable.node)
+    return found

@@ -1,0 +1,159 @@
+"""``tocsin diagnose ib``: the whole command against a simulated fabric, and its judgement alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from daemon.cli.main import main
+from models.diagnosis import Evidence, LinkEvidence, diagnose, report_lines, usual_rate
+from models.links import End, LinkView, Part
+from tests.testbed.ib import fake_sysfs
+from tests.testbed.ib.fabric import Fabric
+
+
+@pytest.fixture
+def own(
+    ib_start: Callable[..., Fabric], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Fabric]]:
+    def start(*arguments: str) -> Fabric:
+        fabric = ib_start(*arguments)
+        for name, value in fabric.environment().items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.chdir(fabric.directory)
+        return fabric
+
+    yield start
+    monkeypatch.undo()
+
+
+def ask(capsys: pytest.CaptureFixture[str], node: str, *more: str) -> tuple[int, str]:
+    code = main(["diagnose", "ib", node, "--seconds", "0", *more])
+    return code, capsys.readouterr().out
+
+
+def test_a_node_is_diagnosed_from_both_ends_over_the_fabric(
+    own: Callable[..., Fabric], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    fabric = own("--hosts", "8", "--slow", "gpu-0003:1xQDR")
+    code, text = ask(capsys, "gpu-0002")
+    assert code == 0, text
+    assert "nothing is wrong with the 1 InfiniBand ports of gpu-0002" in text
+    assert "leaf-0-0 port 2 Active/LinkUp 4X EDR (100 Gb/s)" in text
+
+    code, text = ask(capsys, "gpu-0003")
+    assert code == 1
+    assert "[BAD ] width and rate    1X QDR (10 Gb/s), others have 100 Gb/s" in text
+    assert "-> cable (likely)" in text
+
+    fabric.counters("S-leaf-0-0", 2, LinkDownedCounter=3)
+    code, text = ask(capsys, "gpu-0002")
+    assert code == 0
+    assert "of unknown age, not growing: link_downs 3" in text
+
+    code, raw = ask(capsys, "gpu-0002", "--json")
+    assert json.loads(raw)["links"][0]["placement"]["part"] == "none"
+
+    code, text = ask(capsys, "gpu-9999")
+    assert code == 3
+    assert "no InfiniBand port of gpu-9999 could be looked at" in text
+
+    fabric.manager("stop")
+    code, text = ask(capsys, "gpu-0002")
+    assert code == 1
+    assert "the links are sound, but" in text
+    assert "[BAD ] subnet manager" in text
+
+
+def test_a_dead_link_is_found_by_the_cabling_that_the_head_remembers(
+    own: Callable[..., Fabric], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    fabric = own("--hosts", "4")
+    state = tmp_path / "fabric"
+    state.mkdir()
+    rows = [["0xfc6a1c0300200000", 4, "gpu-0004", "mlx5_0", "0xb8cef60300100031", 1]]
+    (state / "cabling.json").write_text(json.dumps({"ib": rows}))
+    fabric.console('Unlink "H-gpu-0004-r0"[1]')
+    code, text = ask(capsys, "gpu-0004", "--state-dir", str(state))
+    assert code == 1
+    assert "leaf-0-0 port 4 Down/Polling" in text
+    assert "-> host (open)" in text
+
+
+def test_errors_that_grow_while_it_watches_are_placed(
+    own: Callable[..., Fabric], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fabric = own("--hosts", "4")
+
+    def meanwhile(seconds: float) -> None:
+        assert seconds == 5.0
+        fabric.counters("S-leaf-0-0", 2, SymbolErrorCounter=400)
+        fabric.counters("H-gpu-0002-r0", 1, SymbolErrorCounter=90)
+
+    monkeypatch.setattr("daemon.cli.diagnose.sleep", meanwhile)
+    code = main(["diagnose", "ib", "gpu-0002"])
+    text = capsys.readouterr().out
+    assert code == 1
+    assert "symbol_errors +400 in 5 s (the receiver saw broken symbols)" in text
+    assert "-> cable (likely): both ends receive spoilt packets" in text
+
+
+def test_on_the_node_itself_its_own_end_and_ipoib_are_read(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    folder = fake_sysfs.device(tmp_path / "sys", "mlx5_0")
+    place = fake_sysfs.port(folder)
+    net = fake_sysfs.interface(tmp_path / "sys", folder, "ib0", ipoib=True, operstate="up")
+    here = ("--local", "--no-fabric", "--root", str(tmp_path))
+    code, text = ask(capsys, "gpu-0001", *here)
+    assert code == 0, text
+    assert "[ ok ] IPoIB             ib0 up" in text
+    fake_sysfs.put(net / "operstate", "down")
+    code, text = ask(capsys, "gpu-0001", *here)
+    assert code == 1
+    assert "the links are sound, but: ib0 down" in text
+    fake_sysfs.put(place / "state", "2: INIT")
+    code, text = ask(capsys, "gpu-0001", *here)
+    assert code == 1
+    assert "[BAD ] configured        the link is up, but no subnet manager configured it" in text
+
+
+def test_where_nothing_can_be_seen_it_says_what_is_missing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    code, text = ask(capsys, "gpu-0001", "--root", str(tmp_path))
+    assert code == 3
+    assert "Not seen: the fabric: " in text
+    assert main(["diagnose", "ib", "n1", "--description", "("]) == 2
+
+
+def test_the_surest_of_several_faults_is_the_conclusion() -> None:
+    up = {"state": 4.0, "physical_state": 5.0, "rate_bits_per_second": 400e9}
+    polling = {"state": 1.0, "physical_state": 2.0}
+    disabled = {"state": 1.0, "physical_state": 3.0}
+    links = (
+        LinkEvidence("mlx5_0/1", LinkView(End(up, heard=True), End(up, heard=True))),
+        LinkEvidence("mlx5_1/1", LinkView(End(polling, heard=True), End(polling, heard=True))),
+        LinkEvidence("mlx5_2/1", LinkView(End(polling, heard=True), End(disabled, heard=True))),
+    )
+    report = diagnose(Evidence("n1", links, True, "answers", ("mlx5_core: Link down",)))
+    assert report.healthy is False
+    assert report.conclusion.startswith("mlx5_2/1: the switch is disabled")
+    assert report.conclusion.endswith("(2 of 3 ports)")
+    assert [link.placement.part for link in report.links] == [
+        Part.NONE,
+        Part.CABLE,
+        Part.SWITCH_PORT,
+    ]
+    assert any("mlx5_core: Link down" in line for line in report_lines(report))
+
+
+def test_the_usual_rate_needs_a_clear_majority() -> None:
+    assert usual_rate([]) == 0.0
+    assert usual_rate([400e9, 400e9]) == 0.0
+    assert usual_rate([400e9, 200e9, 400e9, 200e9, 100e9]) == 0.0
+    assert usual_rate([400e9] * 3 + [200e9]) == 400e9
