@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from collectors.sample import Sample
 from daemon.frames import FrameReport
 from daemon.store.database import Database
@@ -26,10 +28,17 @@ from daemon.store.errors import StoreUnavailableError, unavailable
 from daemon.store.events import BatchMarks, Event, EventTable
 from daemon.store.options import StoreOptions
 from daemon.store.packing import Columns, Packer, split_series
-from daemon.store.parts import all_parts, part_path, split_by_hour, write_part
+from daemon.store.parts import (
+    all_parts,
+    is_short,
+    part_path,
+    split_by_day,
+    split_by_hour,
+    write_part,
+)
 from daemon.store.reader import Reader
 from daemon.store.segments import SegmentWriter, list_segments, read_segment, segment_path
-from daemon.store.tables import from_columns, sort_once
+from daemon.store.tables import from_columns, sort_once, tags_of, to_rows
 from daemon.store.tail import Tail
 from daemon.store.upkeep import Upkeep, UpkeepReport
 
@@ -73,7 +82,7 @@ class Store(Reader):
         self._packer = Packer()
         self._closed = False
         self._make_directories()
-        self._lock_file = self._take_lock()
+        self._lock_file = take_lock(directory)
         try:
             self.database = Database(directory / "tocsin.sqlite")
             self.event_table = EventTable(self.database)
@@ -136,6 +145,26 @@ class Store(Reader):
     def seen(self, batch: Any) -> bool:
         """Whether a batch (with node, instance, sequence) is durable already."""
         return self.marks.seen(batch.node, batch.instance, batch.sequence)
+
+    def add_table(self, measurement: str, table: pa.Table) -> None:
+        """Adds rows that are columns already (an import), durable on return.
+
+        ``table`` is as :mod:`daemon.store.tables` has it, in any order. They go past the
+        spool, so a sink that follows it does not get them.
+        """
+        if table.num_rows == 0:
+            return
+        with self._write_lock:
+            if self._closed:
+                raise StoreUnavailableError(f"store {self.directory} is closed")
+            number = self._writer.next_number
+            self._writer.next_number += 1
+        table = sort_once(table)
+        for day, hour, rows in split_by_hour(table) if is_short(table) else split_by_day(table):
+            target = part_path(self.parquet_directory, measurement, day, hour, number, number)
+            self.counts.parquet_bytes += write_part(target, rows, self.options.compression_level)
+        if measurement == "event":
+            self.event_table.add(samples_from(measurement, table))
 
     # Rolling.
 
@@ -230,21 +259,6 @@ class Store(Reader):
         except OSError as error:
             raise unavailable(error, self.directory) from error
 
-    def _take_lock(self) -> int:
-        path = self.directory / "lock"
-        try:
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
-        except OSError as error:
-            raise unavailable(error, path) from error
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(handle)
-            raise StoreUnavailableError(
-                f"store {self.directory}: another process has it open; one head writes to a store"
-            ) from error
-        return handle
-
     def _recover(self) -> int:
         """Takes up what an earlier process left; the number of the next segment."""
         for leftover in self.parquet_directory.glob("*/*/*.tmp"):
@@ -265,6 +279,34 @@ class Store(Reader):
         for part in all_parts(self.parquet_directory):
             highest = max(highest, part.last)
         return highest + 1
+
+
+def take_lock(directory: Path) -> int:
+    """Holds the store for this process; close the answer to let go of it."""
+    path = directory / "lock"
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    except OSError as error:
+        raise unavailable(error, path) from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(handle)
+        raise StoreUnavailableError(
+            f"store {directory}: another process has it open; one head writes to a store"
+        ) from error
+    return handle
+
+
+def samples_from(measurement: str, table: pa.Table) -> list[Sample]:
+    """The rows of a table as samples."""
+    tags = set(tags_of(table.schema))
+    found = []
+    for row in to_rows(table):
+        own = tuple(sorted((name, value) for name, value in row.items() if name in tags))
+        fields = {n: v for n, v in row.items() if n not in tags and n != "time_ns"}
+        found.append(Sample(measurement, own, fields, row["time_ns"]))
+    return found
 
 
 def samples_of(columns: Columns) -> list[Sample]:

@@ -149,6 +149,19 @@ def split_by_hour(table: pa.Table) -> Iterator[tuple[int, int, pa.Table]]:
         yield int(hour) // 24, int(hour) % 24, rows
 
 
+def split_by_day(table: pa.Table) -> Iterator[tuple[int, int, pa.Table]]:
+    """(day, -1, rows) of a table, each still sorted."""
+    days = times_ns(table) // DAY_NS
+    for day in np.unique(days):
+        yield int(day), -1, table.filter(pa.array(days == day))
+
+
+def is_short(table: pa.Table) -> bool:
+    """Whether a table spans so little time that files by the hour are few."""
+    times = times_ns(table)
+    return bool(times.max() - times.min() < 3 * HOUR_NS) or table.num_rows > 5_000_000
+
+
 def write_part(path: Path, table: pa.Table, level: int) -> int:
     """Writes a sorted table durably under its final name, or not at all; its size in bytes."""
     temporary = path.with_suffix(".tmp")

@@ -7,12 +7,21 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from daemon.store.errors import StoreUnavailableError
 from daemon.store.packing import Columns
 from daemon.store.parts import HOUR_NS, list_parts, measurements, read_part
 from daemon.store.segments import list_segments, read_segment, segment_path
-from daemon.store.tables import TIME, empty_table, from_columns, sort_once, tags_of, unify
+from daemon.store.tables import (
+    TIME,
+    empty_table,
+    from_columns,
+    sort_once,
+    tags_of,
+    unify,
+    unify_schemas,
+)
 
 TagFilter = Mapping[str, str | Sequence[str]]
 
@@ -101,6 +110,24 @@ class Reader:
             )
             if table.num_rows:
                 yield table
+
+    def schema(self, measurement: str, start_ns: int, end_ns: int) -> pa.Schema:
+        """The columns that :meth:`read` of the same time may answer with."""
+        for _ in range(_ATTEMPTS):
+            try:
+                parts = list_parts(self.parquet_directory, measurement, start_ns, end_ns)
+                schemas = [pq.read_schema(part.path) for part in parts]
+                for number in list_segments(self.spool_directory):
+                    frames = read_segment(segment_path(self.spool_directory, number))
+                    schemas.extend(
+                        from_columns(frame.columns(measurement)).schema
+                        for frame in frames
+                        if frame.overlaps(start_ns, end_ns)
+                    )
+                return unify_schemas(schemas)
+            except FileNotFoundError:
+                continue
+        raise StoreUnavailableError(f"store {self.directory}: files keep changing while being read")
 
     def span_ns(self, measurement: str) -> tuple[int, int] | None:
         """A span of time that holds all rows, to the hour; None without any."""

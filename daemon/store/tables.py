@@ -57,7 +57,7 @@ def from_columns(groups: Iterable[Columns]) -> pa.Table:
     tags = [split_series(series) for series in ids]
     tag_names = sorted({name for pairs in tags for name, _ in pairs}, key=_node_first)
     for name in tag_names:
-        columns[name] = _tag_array([dict(pairs).get(name) for pairs in tags], code)
+        columns[name] = tag_array([dict(pairs).get(name) for pairs in tags], code)
     for name, values in _fields(chunks, len(code)).items():
         # As InfluxDB does in its answers when a field is called like a tag.
         columns[name if name not in columns else f"{name}_1"] = values
@@ -72,8 +72,8 @@ def _time_array(times: npt.NDArray[np.int64]) -> pa.Array:
     return pa.array(times, pa.int64()).cast(TIME)
 
 
-def _tag_array(values: list[str | None], code: npt.NDArray[np.int32]) -> pa.Array:
-    """The tag's value for each row, from its value for each series."""
+def tag_array(values: list[str | None], code: npt.NDArray[np.int32]) -> pa.Array:
+    """The tag's value for each row, from its value for each series (``code``: its number)."""
     distinct = sorted({value for value in values if value is not None})
     place = {value: number for number, value in enumerate(distinct)}
     of_series = np.array([-1 if v is None else place[v] for v in values], np.int32)
