@@ -89,12 +89,13 @@ def read_line(line: bytes, default_time_ns: int, unit_ns: int) -> Sample | None:
     gap = _SPACE.search(text)
     if gap is None:
         raise LineError("missing fields")
-    measurement, tags = _series(text[: gap.start()])
+    measurement, tags = read_series(text[: gap.start()])
     fields, rest = _fields(text[gap.end() :].lstrip(" \t\0"))
     return Sample(measurement, tags, fields, _time(rest.strip(" \t\0"), default_time_ns, unit_ns))
 
 
-def _series(text: str) -> tuple[str, Tags]:
+def read_series(text: str) -> tuple[str, Tags]:
+    """Measurement and tags from what stands before the fields. Raises LineError."""
     name, *pairs = _COMMA.split(text)
     if not name:
         raise LineError("missing measurement")

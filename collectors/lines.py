@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from collectors.line_reader import LineError, fold_lines, read_line
+from collectors.line_reader import LineError, fold_lines, read_line, read_series
 from collectors.sample import Sample, Tags, Value
 
 # A longer line is refused: it is a fault or an attack, never a reading.
@@ -93,6 +94,7 @@ class Decoder:
     def __init__(self, line_limit_bytes: int = LINE_LIMIT_BYTES) -> None:
         self.line_limit_bytes = line_limit_bytes
         self._heads: dict[bytes, _Head] = {}
+        self._pairs: dict[tuple[str, str], tuple[str, str]] = {}
         self._layouts: dict[tuple[bytes, ...], _Layout] = {}
 
     def decode(self, body: bytes, default_time_ns: int, precision: str = "ns") -> Decoded:
@@ -130,7 +132,7 @@ class Decoder:
             (head_bytes, fields_bytes), time_bytes = parts, b""
         else:
             return None
-        head = self._heads.get(head_bytes)
+        head = self._heads.get(head_bytes) or self._new_head(head_bytes)
         if head is None:
             return None
         words = fields_bytes.replace(b"=", b",").split(b",")
@@ -154,6 +156,25 @@ class Decoder:
             head.measurement, head.tags, dict(zip(layout.names, values, strict=True)), time_ns
         )
 
+    def _new_head(self, head_bytes: bytes) -> _Head | None:
+        """Reads a series not met before; None when it is faulty or odd."""
+        if head_bytes[:1] in (b"", b"#"):
+            return None
+        try:
+            measurement, tags = read_series(head_bytes.decode("ascii"))
+        except LineError:
+            return None
+        # The same few tags come back in many series: one copy of each in memory.
+        pairs = self._pairs
+        if len(pairs) >= _CACHE_LIMIT:
+            pairs.clear()
+        tags = tuple([pairs.setdefault(pair, pair) for pair in tags])
+        if len(self._heads) >= _CACHE_LIMIT:
+            self._heads.clear()
+        head = _Head(sys.intern(measurement), tags, head_bytes.count(b"_"))
+        self._heads[head_bytes] = head
+        return head
+
     def _exact(
         self, number: int, line: bytes, default_time_ns: int, unit_ns: int, decoded: Decoded
     ) -> None:
@@ -176,16 +197,12 @@ class Decoder:
         parts = line.split(b" ")
         if len(parts) not in (2, 3):
             return
-        head_bytes, fields_bytes = parts[0], parts[1]
-        words = tuple(fields_bytes.replace(b"=", b",").split(b",")[::2])
+        words = tuple(parts[1].replace(b"=", b",").split(b",")[::2])
         names = tuple(word.decode("ascii") for word in words)
         if names != tuple(sample.fields):
             return  # a name given twice: never plain
-        if len(self._heads) >= _CACHE_LIMIT:
-            self._heads.clear()
         if len(self._layouts) >= _CACHE_LIMIT // 100:
             self._layouts.clear()
-        self._heads[head_bytes] = _Head(sample.measurement, sample.tags, head_bytes.count(b"_"))
         # The names of the first sample of a layout serve all later ones: one copy in memory.
         structure = b",".join([b"="] * len(names))
         underscores = sum(word.count(b"_") for word in words)

@@ -1,1 +1,1 @@
-"""What ``tocsin bench`` measures: each file one thing, against its peers in the same run."""
+"""Measurements of this machine: what ``tocsin bench`` prints. Each is a function."""
