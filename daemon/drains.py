@@ -83,7 +83,9 @@ class Drains:
         self._trip(decisions, now_ns)
         drains = [one for one in decisions if one.action is Action.DRAIN and one.guard is None]
         proposals = [one for one in decisions if one.guard is Guard.APPROVAL]
-        self._ledger.record([one for one in decisions if one not in drains], now_ns)
+        # "It is out of service for this already" is no news: recording it would bury the drain.
+        news = [one for one in decisions if one not in drains and one.guard is not Guard.OURS]
+        self._ledger.record(news, now_ns)
         for one in proposals:
             self._propose(one, now_ns)
         self._expire(now_ns)
@@ -251,7 +253,6 @@ class Drains:
             if node.drain
             and name not in ours
             and known.get(name) != node.reason
-            and not same_reason(node.reason, lifted.get(name, ""))
         }
         back = [
             name
@@ -261,9 +262,32 @@ class Drains:
             and not nodes[name].drain
             and nodes[name].registered
         ]
+        for name in list(drained):
+            stale = same_reason(nodes[name].reason, lifted.get(name, ""))
+            if self._revived(name, nodes[name], now_ns) or stale:
+                del drained[name]
         if drained or back:
             self._ledger.others_changed(drained, back, now_ns)
         return [Returned(name, now_ns) for name in back]
+
+    def _revived(self, name: str, node: NodeState, now_ns: int) -> bool:
+        """Whether this drain is one of ours that had ended and that a crashed slurmctld, gone
+        back to what it had saved, shows again: then it is held, and can be lifted, again.
+        """
+        case = self._ledger.ended_case(name, node.reason)
+        if case is None:
+            return False
+        try:
+            revived = self._adapter.controller_start_ns() + SECOND_NS > case.ended_ns
+        except SlurmError:
+            return True  # not known yet: the next cycle asks again
+        if revived:
+            text = "slurmctld went back to a state from before its return: it is drained again"
+            self._ledger.move(
+                case, State.DRAINING, now_ns, user=SELF, verb="revived", text=text, ended_ns=0,
+                return_by="", seen_ns=now_ns,
+            )  # fmt: skip
+        return revived
 
     def _agree(self, case: Case, node: NodeState, now_ns: int) -> Case:
         if case.state is State.INTENT:

@@ -16,19 +16,20 @@ import contextlib
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar, TypeVarTuple
 
 import structlog
 
-from collectors.sample import Cycle, Sample, sample, source_reading
+from collectors.sample import Cycle, Sample, clip, sample, source_reading
 from collectors.slurm import SlurmSource
 from collectors.slurm_nodes import NodeState
 from daemon import __version__
 from daemon.agent import is_urgent
 from daemon.alerting import Alert, active_alerts
 from daemon.alerts import Alerts, make_webhook
+from daemon.candidates import combined, node_risks
 from daemon.cases import LedgerView
 from daemon.clock import Clock
 from daemon.config import Config
@@ -47,7 +48,7 @@ from models.features import FeatureEngine
 from models.rival import Rival
 from models.rules import Rules
 from models.silence import SilenceTracker
-from models.voices import Risk
+from models.voices import Entity, Risk
 from models.watch import Judgement, Watch
 
 log = structlog.get_logger("tocsin.head")
@@ -142,6 +143,7 @@ class Head:
         self._urgent = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._risk_written_seconds = float("-inf")
+        self._decision_sequence, _ = self.ledger.decisions_since(-1)
 
     # ---- life -------------------------------------------------------------------------
 
@@ -306,6 +308,7 @@ class Head:
             )
             await self.by_hand(self.alerts.update, self.active, now_ns)
             self.flow.mark(self.clock.monotonic())
+            await self._write_decisions()
             await self._write_risks(judgement)
 
     def situation(self) -> Situation:
@@ -364,6 +367,24 @@ class Head:
             self._watch_thread, save, self.state_dir, self.watch, self.clock.now_ns()
         )
 
+    async def _write_decisions(self) -> None:
+        """What the ledger has newly recorded, as ``decision`` points for the store."""
+        newest, fresh = await self.by_hand(self.ledger.decisions_since, self._decision_sequence)
+        self._decision_sequence = newest
+        for one in fresh:
+            log.info(
+                "decision",
+                id=one.id,
+                node=one.node,
+                device=one.device,
+                action=one.action.value,
+                guard=one.guard.value if one.guard else "",
+                reason=one.reason,
+                mode=one.mode.value,
+            )
+        if fresh:
+            await self.keep(decision_samples(fresh))
+
     async def _write_risks(self, judgement: Judgement) -> None:
         now_seconds = self.clock.monotonic()
         if now_seconds - self._risk_written_seconds < RISK_PERIOD_SECONDS:
@@ -416,14 +437,33 @@ def head_reading(reading: Sample) -> Sample:
 
 
 def risks_by_node(risks: Iterable[Risk]) -> dict[str, dict[str, Risk]]:
-    """The highest risk of each device of each node; the node's own under ""."""
+    """The highest risk of each device of each node; the whole node's under ""."""
     found: dict[str, dict[str, Risk]] = {}
-    for risk in risks:
-        devices = found.setdefault(risk.entity.node, {})
-        known = devices.get(risk.entity.device)
-        if known is None or risk.probability > known.probability:
-            devices[risk.entity.device] = risk
+    for (node, _), held in node_risks(risks).items():
+        devices = found.setdefault(node, {})
+        whole = replace(held[0], entity=Entity("node", node), probability=combined(held))
+        for risk in (*held, whole):
+            device = risk.entity.device
+            if device or risk is whole:
+                known = devices.get(device)
+                if known is None or risk.probability > known.probability:
+                    devices[device] = risk
     return found
+
+
+def decision_samples(decisions: Sequence[Decision]) -> list[Sample]:
+    """Recorded decisions as ``decision`` points, each at a time of its own."""
+    points = []
+    for place, one in enumerate(decisions):
+        fields: dict[str, float | str] = {
+            "reason": clip(one.reason),
+            "guard": one.guard.value if one.guard else "",
+            "id": one.id,
+            "probability": float(one.probability),
+        }
+        tags = {"node": one.node or HEAD_NODE, "action": one.action.value}
+        points.append(sample("decision", one.time_ns + place, fields, **tags))
+    return points
 
 
 def risk_samples(judgement: Judgement) -> list[Sample]:

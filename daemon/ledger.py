@@ -199,6 +199,20 @@ class Ledger:
         )
         return [decision_from(json.loads(row["body"])) for row in rows]
 
+    def decisions_since(self, sequence: int, limit: int = 10_000) -> tuple[int, list[Decision]]:
+        """The decisions recorded after ``sequence``, oldest first, and the newest sequence.
+
+        A negative ``sequence`` asks for the newest sequence alone.
+        """
+        if sequence < 0:
+            rows = self._database.query("SELECT MAX(seq) AS newest FROM decisions")
+            return int(rows[0]["newest"] or 0), []
+        rows = self._database.query(
+            "SELECT seq, body FROM decisions WHERE seq > ? ORDER BY seq LIMIT ?", (sequence, limit)
+        )
+        newest = int(rows[-1]["seq"]) if rows else sequence
+        return newest, [decision_from(json.loads(row["body"])) for row in rows]
+
     def audit(self, *, node: str = "", subject: str = "", limit: int = 200) -> list[Entry]:
         """The newest lines of the audit, newest first."""
         where, parameters = "1", []
@@ -297,6 +311,14 @@ class Ledger:
             connection.executemany(
                 "UPDATE cases SET seen_ns = ? WHERE id = ?", [(now_ns, one) for one in stale]
             )
+
+    def ended_case(self, node: str, reason: str) -> Case | None:
+        """The newest case of ``node`` that came back and had written exactly ``reason``."""
+        found = self._cases(
+            "node = ? AND reason = ? AND state = 'returned' ORDER BY ended_ns DESC LIMIT 1",
+            (node, reason),
+        )
+        return found[0] if found else None
 
     def lifted_since(self, time_ns: int) -> dict[str, str]:
         """Nodes that came back since ``time_ns``, with the reason that we had written."""

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.house import House
-from tests.collectors.fake_gpus import nvml_libraries  # noqa: F401 (a fixture)
+from tests.collectors import fake_gpus
 from tests.testbed.slurm.cluster import Cluster
+
+nvml_libraries = fake_gpus.nvml_libraries
 
 
 @pytest.fixture
