@@ -65,6 +65,7 @@ _GROUPED: dict[Guard, tuple[str, int, str]] = {
     Guard.CAP_CLUSTER: ("caps", ERROR, "{n} refused: the cap on drains is reached"),
     Guard.CAP_HOUR: ("caps", ERROR, "{n} refused: the cap on drains is reached"),
     Guard.CAP_PARTITION: ("caps", ERROR, "{n} refused: the cap on drains is reached"),
+    Guard.CAP_GROUP: ("caps", ERROR, "{n} refused: the cap on drains is reached"),
     Guard.BREAKER: ("breaker", CRITICAL, "breaker open: {n} refused until a person closes it"),
     Guard.SLURM_AWAY: ("slurm_away", ERROR, "Slurm does not answer: {n} waiting"),
     Guard.TOOL_FAULT: ("tool_fault", WARNING, "{n} held: the fault may be our own tool's"),

@@ -34,6 +34,8 @@ Result = TypeVar("Result")
 
 # A cancelled coroutine may tidy up for so long before it counts as hung.
 CANCEL_GRACE_SECONDS = 0.5
+# However fast simulated time runs, work takes the real time that it takes.
+LEAST_DEADLINE_SECONDS = 10.0
 _CLOCK_CHECK_SECONDS = 1.0
 _CLOCK_STEP_SECONDS = 2.0
 
@@ -169,7 +171,8 @@ class Schedule:
         """
         if name in self.jobs:
             raise ValueError(f"a job called {name} is scheduled already")
-        state = JobState(name, period_seconds, deadline_seconds / self.speed)
+        least = min(deadline_seconds, LEAST_DEADLINE_SECONDS)
+        state = JobState(name, period_seconds, max(deadline_seconds / self.speed, least))
         self.jobs[name] = state
         first = (delay_seconds + self._rng.uniform(0, jitter_seconds)) / self.speed
         self._timer.add_job(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 
 from daemon.demo.run import DemoOptions, run_demo
@@ -43,6 +44,9 @@ def run(arguments: argparse.Namespace, verb: str) -> int:
     """Runs until Ctrl-C or ``--seconds``."""
     del verb
     configure("tocsin-demo", arguments.log_level)
+    if arguments.log_level == "error":
+        # The demo prints its alerts as lines for people.
+        logging.getLogger("tocsin.alerts").setLevel(logging.CRITICAL + 1)
     chosen = DemoOptions(
         nodes=arguments.nodes,
         speed=float(arguments.speed),

@@ -60,6 +60,7 @@ class Cluster:
         self._acts = acts
         self._next = next(acts, None)
         self._noise = 0
+        self._cast: dict[int, int] = {}
         self._down_since_ns: dict[str, int] = {}
 
     def step(self, now_ns: int) -> list[Sample]:
@@ -102,7 +103,7 @@ class Cluster:
             return [xid(names[0], address, code, now_ns, 4711, "python3")]
         else:
             fault = self.fleet.sicken(
-                names[0],
+                self._busy_near(act, now_ns),
                 act.gpu,
                 act.what,
                 lead_seconds=act.lead_seconds,
@@ -112,6 +113,28 @@ class Cluster:
             fault.repair_seconds = min(fault.repair_seconds, LONGEST_REPAIR_SECONDS)
             fault.style = 0.6  # NVML says that the GPU is lost; the other face is an exporter's
         return []
+
+    def _busy_near(self, act: Act, now_ns: int) -> str:
+        """The node of the act or, if it would be idle at the strike, the next one that works.
+
+        A second act on the same place finds the node that the first one found.
+        """
+        sick = {fault.node for fault in self.fleet.faults}
+        if self._cast.get(act.nodes[0]) in sick:
+            return self.fleet.names[self._cast[act.nodes[0]]]
+        strike_ns = now_ns + int(act.lead_seconds * SECOND_NS)
+        taken = self.fleet.drained | sick
+        chosen = act.nodes[0]
+        for step in range(self.fleet.nodes):
+            index = (act.nodes[0] + step) % self.fleet.nodes
+            name = self.fleet.names[index]
+            whole = self.fleet.gpus_allocated(name) == self.fleet.gpus
+            lasting = all(job.end_ns > strike_ns for job in self.fleet.jobs_on(name))
+            if whole and lasting and index not in taken and name not in self.fleet.down:
+                chosen = index
+                break
+        self._cast[act.nodes[0]] = chosen
+        return self.fleet.names[chosen]
 
     def _end_jobs(self, now_ns: int) -> None:
         """Jobs on a struck node fail after a while, as they do."""

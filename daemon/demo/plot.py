@@ -59,7 +59,9 @@ def opening(nodes: int, gpus: int, rack: int) -> list[Act]:
     last_rack = tuple(i for i in range(nodes - min(rack, nodes), nodes) if i not in taken)
     gpu = min(3, gpus - 1)
     acts = [
+        # One GPU, two signs: hotter than its siblings, and memory rows that wear out.
         Act(3 * minute, "heat", (sick,), gpu, 42 * minute, 2.0),
+        Act(12 * minute, "hbm", (sick,), gpu, 40 * minute, 1.0),
         Act(9 * minute, "noise", (place(0.5),), 0),
         Act(16 * minute, "noise", (place(0.9),), gpus - 1),
         Act(24 * minute, "bus_lost", (lost,), min(5, gpus - 1)),
@@ -68,7 +70,7 @@ def opening(nodes: int, gpus: int, rack: int) -> list[Act]:
     ]
     if last_rack and len(last_rack) < nodes:
         acts.append(Act(108 * minute, "silence", last_rack, 0, 12 * minute))
-    return acts
+    return sorted(acts, key=lambda act: act.at_seconds)
 
 
 def plot(nodes: int, gpus: int, rack: int, seed: int) -> Iterator[Act]:

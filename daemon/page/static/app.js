@@ -149,6 +149,13 @@ function setFollow(on) {
   if (on) { history.replaceState(null, "", location.pathname); page.subject = ""; followLoudest(); }
 }
 
+// Of a louder kind; or of the same kind at twice the risk, so that the page does not jump about.
+function louder(one, other) {
+  const rank = (node) => loudness(node) - (node.risk || 0);
+  if (Math.abs(rank(one) - rank(other)) > 1e-9) return rank(one) > rank(other);
+  return (one.risk || 0) > Math.max(0.01, 2 * (other.risk || 0));
+}
+
 // The newest drain first; else the node that speaks loudest; it changes only for a louder one.
 function followLoudest() {
   if (!page.follow || !page.order.length) return;
@@ -160,7 +167,7 @@ function followLoudest() {
       if (!best || loudness(candidate) > loudness(best) + 1e-9) best = candidate;
     }
     const current = page.nodes.get(page.selected);
-    if (current && loudness(best) < loudness(current) + 0.15) best = current;
+    if (current && !louder(best, current)) best = current;
   }
   if (best && best.name !== page.selected) look(best.name);
 }

@@ -69,7 +69,7 @@ export class Chart {
     low *= factor;
     high *= factor;
     if (this.field.endsWith("_ratio")) return [0, Math.max(100, high)];
-    if (this.series.kind === "counter") return [Math.min(low, high - 4), Math.max(high, low + 4)];
+    if (this.series.kind === "counter") return [low, Math.max(high, low + 4)];
     const room = Math.max((high - low) * 0.08, Math.abs(high) * 0.02, 1e-9);
     return [low - room, high + room];
   }
