@@ -12,7 +12,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -33,13 +33,15 @@ CLOSE_SECONDS = 3.0
 class Poll:
     """What one visit to one BMC gives; filled as it goes, so that what was read is kept.
 
-    ``fault`` is empty when all went well; ``kind`` ``login`` makes the next try late.
+    ``fault`` is empty when all went well; ``kind`` ``login`` makes the next try late, and
+    ``retry_seconds`` is what the BMC itself asked for.
     """
 
     samples: list[Sample] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     fault: str = ""
     kind: str = ""
+    retry_seconds: float = 0.0
 
 
 class Visitor(Protocol):
@@ -75,7 +77,10 @@ class _State:
 
 
 class Fleet:
-    """All BMCs of one source. ``collect`` may be called from any one thread at a time."""
+    """All BMCs of one source. ``collect`` may be called from any one thread at a time.
+
+    ``leaving`` is awaited last when the fleet is closed, in the thread of the BMCs.
+    """
 
     def __init__(
         self,
@@ -84,10 +89,12 @@ class Fleet:
         make: Callable[[Target], Visitor],
         options: BmcOptions,
         monotonic: Callable[[], float] = time.monotonic,
+        leaving: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._name = name
         self._options = options
         self._monotonic = monotonic
+        self._leaving = leaving
         self._started = monotonic()
         self._states = [_State(target, make(target)) for target in targets]
         self._jitter = random.Random(0)  # noqa: S311 - spreads tries, guards nothing
@@ -201,6 +208,7 @@ class Fleet:
             pause = 0.0  # once may be chance: the next round tries again
         if poll.kind == "login":
             pause = max(pause, LOGIN_PAUSE_SECONDS * state.failures)
+        pause = max(pause, poll.retry_seconds)
         pause = min(pause, max(self._options.pause_max_seconds, self._options.period_seconds))
         state.not_before = now + pause * self._jitter.uniform(0.8, 1.0)
 
@@ -215,6 +223,8 @@ class Fleet:
         ]
         if leaving:
             await asyncio.wait(leaving, timeout=CLOSE_SECONDS)
+        if self._leaving is not None:
+            await self._leaving()
         asyncio.get_running_loop().stop()
 
     # ---- words -----------------------------------------------------------------------------

@@ -7,21 +7,18 @@ near a command line.
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import Any
-
 from pydantic import Field, field_validator
 
 from collectors import bmc, ipmi_log, ipmi_read
 from collectors.bmc import Readings
+from collectors.bmc_cursors import CursorFile
 from collectors.bmc_fleet import Fleet, Poll
 from collectors.bmc_targets import BmcOptions, NoSecret, Secrets, Target, secrets_of, targets
 from collectors.events import spaced
 from collectors.ipmi_lan import BmcError, Lan, Login, Timing
 from collectors.ipmi_packets import PRIVILEGES, SUITES
 from collectors.ipmi_records import BMC_OWNER, SensorRecord
-from collectors.sample import Batch, Context, Problem, SourceUnavailable
+from collectors.sample import Batch, Context, Problem
 
 NAME = "ipmi"
 PORT = 623
@@ -157,18 +154,16 @@ class Ipmi:
         self._context = context
         self._fleet: Fleet | None = None
         self._visitors: list[_Visitor] = []
-        self._path = context.state_dir / STATE_FILE
-        self._written: dict[str, Any] = {}
-        self._pending: dict[str, Any] = {}
+        self._cursors = CursorFile(context.state_dir / STATE_FILE)
 
     def collect(self, now_ns: int) -> Batch:
         """One round over all BMCs; see :class:`collectors.bmc_fleet.Fleet`."""
         if self._fleet is None:
             self._fleet = self._start()
         # What the last round handed over has been taken: only now is it not read again.
-        self._save()
+        self._cursors.save()
         batch = self._fleet.collect(now_ns)
-        self._pending = {
+        self._cursors.pending = {
             visitor.target.node: visitor.cursor.dump()
             for visitor in self._visitors
             if visitor.cursor.started
@@ -180,10 +175,10 @@ class Ipmi:
         fleet, self._fleet = self._fleet, None
         if fleet is not None:
             fleet.close()
-            self._save()
+            self._cursors.save()
 
     def _start(self) -> Fleet:
-        held = self._load()
+        held = self._cursors.load()
 
         def make(target: Target) -> _Visitor:
             cursor = ipmi_log.Cursor.load(held.get(target.node))
@@ -193,25 +188,6 @@ class Ipmi:
 
         self._visitors = []
         return Fleet(NAME, targets(self._options), make, self._options)
-
-    def _load(self) -> dict[str, Any]:
-        try:
-            held = json.loads(self._path.read_bytes())
-        except (OSError, ValueError):
-            return {}
-        return held if isinstance(held, dict) else {}
-
-    def _save(self) -> None:
-        if self._pending == self._written:
-            return
-        temporary = Path(f"{self._path}.new")
-        try:
-            temporary.write_text(json.dumps(self._pending, separators=(",", ":")))
-            temporary.replace(self._path)
-        except OSError as error:
-            said = error.strerror or str(error)
-            raise SourceUnavailable(f"{self._path} cannot be written: {said}") from error
-        self._written = self._pending
 
 
 def make(options: Options, context: Context) -> Ipmi:

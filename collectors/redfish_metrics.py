@@ -1,6 +1,6 @@
 """Values of a Redfish MetricReport: an address, a value as text, a time, and no unit.
 
-The unit comes from what the Sensor resource at that address said (``kinds``), else from the
+The unit comes from what the Sensor resource at that address said (:class:`Known`), else from the
 property that the address names, else from the sensor's name.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from collectors.bmc import Reading, Readings, guess_kind
@@ -30,11 +31,27 @@ _PROPERTIES: tuple[tuple[str, str], ...] = (
 _COMPILED = tuple((re.compile(pattern), kind) for pattern, kind in _PROPERTIES)
 
 
-def kind_of(address: str, sensor: str, kinds: Mapping[str, str]) -> str:
-    """The kind of the value at ``address``, or empty where nobody can tell."""
-    known = kinds.get(address)
-    if known:
-        return known
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a Sensor resource said of itself: kind, factor to the kind's unit, critical limits
+    (in the sensor's own unit).
+    """
+
+    kind: str
+    factor: float = 1.0
+    high: float | None = None
+    low: float | None = None
+
+    def critical(self, value: float) -> bool | None:
+        """Whether ``value``, in the sensor's unit, is at or past a limit; None without limits."""
+        if self.high is None and self.low is None:
+            return None
+        over = self.high is not None and value >= self.high
+        return over or (self.low is not None and value < self.low)
+
+
+def kind_of(address: str, sensor: str) -> str:
+    """The kind of the value at ``address`` by its words, or empty where nobody can tell."""
     prop = address.split("#", 1)[1] if "#" in address else ""
     for pattern, kind in _COMPILED:
         if prop and pattern.search(prop):
@@ -50,7 +67,7 @@ def kind_of(address: str, sensor: str, kinds: Mapping[str, str]) -> str:
 
 
 def metric_values(
-    body: Mapping[str, Any], node: str, kinds: Mapping[str, str], found: Readings
+    body: Mapping[str, Any], node: str, known: Mapping[str, Known], found: Readings
 ) -> Iterator[tuple[Reading, str]]:
     """Readings of the report, each with its Timestamp as text. Values like "nan" are left out."""
     for _, item in rows(body, "MetricValues"):
@@ -69,11 +86,13 @@ def metric_values(
         value = real(raw)
         if value is None:
             continue  # null, "nan" or text: not read
-        kind = kind_of(address, sensor, kinds)
-        if not kind:
+        told = known.get(address) or Known(kind_of(address, sensor))
+        if not told.kind:
             continue  # a metric of some other sort (utilisation, bandwidth)
         chassis = parts[parts.index("Chassis") + 1] if "Chassis" in parts[:-1] else ""
-        yield Reading(node, sensor, kind, value, None, True, chassis), text(item.get("Timestamp"))
+        critical = told.critical(value)
+        reading = Reading(node, sensor, told.kind, value * told.factor, critical, True, chassis)
+        yield reading, text(item.get("Timestamp"))
 
 
 def report_time(stamp: str, body: Mapping[str, Any], now_ns: int) -> int | None:

@@ -17,7 +17,7 @@ from collectors.bmc import Readings
 from collectors.events import spaced
 from collectors.ipmi_text import decode
 from collectors.redfish_logs import entries, error_words
-from collectors.redfish_metrics import metric_values, report_time
+from collectors.redfish_metrics import Known, metric_values, report_time
 from collectors.redfish_parts import PARTS, Node
 from collectors.sample import Problem, Sample
 
@@ -73,7 +73,7 @@ def parse(text: str | bytes, node: str, now_ns: int) -> tuple[list[Sample], list
 class Walk:
     """Reads one resource and the members that stand in it.
 
-    ``kinds`` is what is known of sensors by their address, for MetricReports, which do not say
+    ``known`` is what is known of sensors by their address, for MetricReports, which do not say
     what unit a value has.
     """
 
@@ -82,12 +82,12 @@ class Walk:
         found: Readings,
         node: str,
         now_ns: int,
-        kinds: Mapping[str, str] | None = None,
+        known: Mapping[str, Known] | None = None,
     ) -> None:
         self.found = found
         self.node = node
         self.now_ns = now_ns
-        self.kinds = kinds or {}
+        self.known = known or {}
         self.events: list[Sample] = []
         self.timed: list[Sample] = []
         self._left = RESOURCES_LIMIT
@@ -135,7 +135,7 @@ class Walk:
     def _report(self, body: dict[str, Any]) -> None:
         """A MetricReport: each value has a time of its own."""
         groups: dict[int, Readings] = {}
-        for reading, stamp in metric_values(body, self.node, self.kinds, self.found):
+        for reading, stamp in metric_values(body, self.node, self.known, self.found):
             time_ns = report_time(stamp, body, self.now_ns)
             if time_ns is None:
                 self.found.problem("a metric value of days ago or of the future", reading.sensor)

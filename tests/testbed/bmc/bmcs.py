@@ -7,6 +7,7 @@ people on one machine do not meet.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -118,6 +119,7 @@ class RedfishBmcs:
         self.folder = Path(tempfile.mkdtemp(prefix="tocsin-redfishbmc-"))
         self.net = _net(offset)
         self.count = count
+        self._faults: dict[str, dict[str, float]] = {}
         self._run("start", "--count", str(count), "--net", self.net, "--port", str(self.PORT))
 
     @property
@@ -131,8 +133,19 @@ class RedfishBmcs:
         return self.folder / "cert.pem"
 
     def fault(self, number: int | str, *settings: str) -> None:
-        """Sets or clears faults: ``fault(3, "delay=5")``, ``fault("all", "clear")``."""
-        self._run("fault", str(number), *settings)
+        """Sets or clears faults: ``fault(3, "delay=5")``, ``fault("all", "clear")``.
+
+        The simulator looks at the file at each request, so this takes effect at once.
+        """
+        if settings == ("clear",):
+            self._faults = {} if number == "all" else self._faults
+            self._faults.pop(str(number), None)
+        else:
+            held = self._faults.setdefault(str(number), {})
+            held.update({key: float(value) for key, value in (s.split("=") for s in settings)})
+        temporary = self.folder / "faults.new"
+        temporary.write_text(json.dumps(self._faults))
+        temporary.replace(self.folder / "faults.json")
 
     def _run(self, verb: str, *arguments: str) -> None:
         subprocess.run(
