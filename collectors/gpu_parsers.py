@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from collectors import smi_csv, smi_lists, smi_xml
+from collectors import dcgm_dmon, dcgm_exporter_text, dcgm_json, smi_csv, smi_lists, smi_xml
 from collectors.sample import Problem, Sample
 
 GPU_PARSERS: dict[str, Callable[[str | bytes, str, int], tuple[list[Sample], list[Problem]]]] = {
+    "dcgm-exporter": dcgm_exporter_text.parse,
+    "dcgmi-diag": dcgm_json.parse_diag,
+    "dcgmi-dmon": dcgm_dmon.parse,
+    "dcgmi-health": dcgm_json.parse_health,
     "nvidia-smi-xml": smi_xml.parse,
     "nvidia-smi-csv": smi_csv.parse,
     "nvidia-smi-list": smi_lists.parse_list,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 import pytest
@@ -12,36 +11,12 @@ from collectors.command import Limits, Runner
 from collectors.nvidia_smi import QUERY, NvidiaSmi
 from collectors.sample import Batch, Context, Sample, Source, SourceUnavailable
 from tests.collectors.contract import NODE, NOW_NS, SourceContract
+from tests.collectors.recorded_tool import PROGRAM, RecordedTool
 
 TESTS = Path(__file__).resolve().parents[1]
 SMI = TESTS / "fixtures/gpu/smi"
-PROGRAM = str(TESTS / "testbed/nvidia-smi")
 PATIENT = 30.0
 SECOND = 1_000_000_000
-
-
-class StandIn:
-    """The folder of answers that the stand-in program reads."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir()
-
-    def answer(self, arguments: str, text: str, code: int = 0) -> None:
-        name = hashlib.md5(arguments.encode()).hexdigest()
-        (self.folder / name).write_text(text)
-        (self.folder / f"{name}.code").write_text(str(code))
-
-    def calls(self) -> list[str]:
-        path = self.folder / "calls"
-        return path.read_text().splitlines() if path.exists() else []
-
-
-@pytest.fixture
-def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
-    made = StandIn(tmp_path / "smi")
-    monkeypatch.setenv("SMI_FOLDER", str(made.folder))
-    return made
 
 
 @pytest.fixture
@@ -77,31 +52,33 @@ class TestContract(SourceContract):
     module = nvidia_smi
 
     @pytest.fixture
-    def healthy(self, smi: StandIn, context: Context) -> Source:
-        smi.answer("-q -x", (SMI / "q-x_v12_535.xml").read_text())
+    def healthy(self, tool: RecordedTool, context: Context) -> Source:
+        tool.answer("-q -x", (SMI / "q-x_v12_535.xml").read_text())
         return source(context)
 
     @pytest.fixture
-    def unavailable(self, smi: StandIn, context: Context) -> Source:
+    def unavailable(self, tool: RecordedTool, context: Context) -> Source:
         text = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n"
-        smi.answer("-q -x", text, 9)
+        tool.answer("-q -x", text, 9)
         return source(context)
 
 
-def test_inventory_comes_at_the_start_and_not_every_time(smi: StandIn, context: Context) -> None:
-    smi.answer("-q -x", (SMI / "q-x_v12_535.xml").read_text())
+def test_inventory_comes_at_the_start_and_not_every_time(
+    tool: RecordedTool, context: Context
+) -> None:
+    tool.answer("-q -x", (SMI / "q-x_v12_535.xml").read_text())
     made = source(context)
     assert len(events(made.collect(NOW_NS), "inventory")) == 2
     assert events(made.collect(NOW_NS + 30 * SECOND), "inventory") == []
 
 
 def test_one_lost_gpu_blanks_the_others_and_they_are_read_one_by_one(
-    smi: StandIn, context: Context
+    tool: RecordedTool, context: Context
 ) -> None:
-    smi.answer("-q -x", LOST, 15)
-    smi.answer("-L", (SMI / "L_one-lost_550.txt").read_text(), 15)
+    tool.answer("-q -x", LOST, 15)
+    tool.answer("-L", (SMI / "L_one-lost_550.txt").read_text(), 15)
     for index in (0, 2):
-        smi.answer(f"-q -x -i {index}", one_gpu(index))
+        tool.answer(f"-q -x -i {index}", one_gpu(index))
     made = source(context)
     batch = made.collect(NOW_NS)
     found = by_gpu(batch)
@@ -110,7 +87,7 @@ def test_one_lost_gpu_blanks_the_others_and_they_are_read_one_by_one(
     assert found["2"].number("power_watts") == 402.77
     assert found["2"].tag("uuid").endswith("2")
     assert [one.text("device") for one in events(batch, "gpu_lost")] == ["0000:2c:00"]
-    assert smi.calls() == ["-q -x", "-L", "-q -x -i 0", "-q -x -i 2"]
+    assert tool.calls() == ["-q -x", "-L", "-q -x -i 0", "-q -x -i 2"]
 
     # Said once as an event, on every cycle as a field.
     batch = made.collect(NOW_NS + 30 * SECOND)
@@ -118,12 +95,12 @@ def test_one_lost_gpu_blanks_the_others_and_they_are_read_one_by_one(
     assert by_gpu(batch)["1"].number("lost") == 1.0
 
 
-def test_a_gpu_that_cannot_be_read_is_not_called_lost(smi: StandIn, context: Context) -> None:
-    smi.answer(
+def test_a_gpu_that_cannot_be_read_is_not_called_lost(tool: RecordedTool, context: Context) -> None:
+    tool.answer(
         "-q -x", "Unable to determine the device handle for GPU0000:9B:00.0: Unknown Error\n"
     )
-    smi.answer("-L", (SMI / "L_one-bad_550.txt").read_text(), 255)
-    smi.answer("-q -x -i 0", one_gpu(0))
+    tool.answer("-L", (SMI / "L_one-bad_550.txt").read_text(), 255)
+    tool.answer("-q -x -i 0", one_gpu(0))
     batch = source(context).collect(NOW_NS)
     assert sorted(by_gpu(batch)) == ["0"]
     assert [one.tag("code") for one in events(batch, "driver")] == ["unreadable"]
@@ -142,9 +119,9 @@ def test_a_gpu_that_cannot_be_read_is_not_called_lost(smi: StandIn, context: Con
     ],
 )
 def test_a_failure_of_the_tool_is_told_in_words(
-    smi: StandIn, context: Context, text: str, code: int, words: str
+    tool: RecordedTool, context: Context, text: str, code: int, words: str
 ) -> None:
-    smi.answer("-q -x", text, code)
+    tool.answer("-q -x", text, code)
     with pytest.raises(SourceUnavailable, match=words):
         source(context).collect(NOW_NS)
 
@@ -154,8 +131,10 @@ def test_a_missing_program_is_told(context: Context) -> None:
         source(context, program="no-such-nvidia-smi").collect(NOW_NS)
 
 
-def test_a_program_that_hangs_is_ended_at_the_deadline(smi: StandIn, context: Context) -> None:
-    (smi.folder / "delay").write_text("60")
+def test_a_program_that_hangs_is_ended_at_the_deadline(
+    tool: RecordedTool, context: Context
+) -> None:
+    tool.hang(60)
     settings = nvidia_smi.Options(program=PROGRAM, deadline_seconds=0.5)
     made = NvidiaSmi(settings, context, Runner(Limits(term_seconds=0.2, kill_seconds=0.2)))
     with pytest.raises(SourceUnavailable, match="did not end within"):
@@ -163,15 +142,15 @@ def test_a_program_that_hangs_is_ended_at_the_deadline(smi: StandIn, context: Co
 
 
 def test_a_field_that_this_version_does_not_know_is_left_out_from_then_on(
-    smi: StandIn, context: Context
+    tool: RecordedTool, context: Context
 ) -> None:
     def call(fields: tuple[str, ...]) -> str:
         return f"--query-gpu={','.join(fields)} --format=csv,noheader"
 
-    smi.answer(call(QUERY), 'Field "gpu_recovery_action" is not a valid field to query.\n\n', 2)
+    tool.answer(call(QUERY), 'Field "gpu_recovery_action" is not a valid field to query.\n\n', 2)
     without = tuple(name for name in QUERY if name != "gpu_recovery_action")
     words = 'Field "clocks_event_reasons.active" is not a valid field to query.\n\n'
-    smi.answer(call(without), words, 2)
+    tool.answer(call(without), words, 2)
     older = tuple(name.replace("clocks_event_r", "clocks_throttle_r") for name in without)
     cells = {
         "index": "0",
@@ -180,10 +159,10 @@ def test_a_field_that_this_version_does_not_know_is_left_out_from_then_on(
         "temperature.gpu": "46",
         "clocks_throttle_reasons.active": "0x0000000000000040",
     }
-    smi.answer(call(older), ", ".join(cells.get(name, "[N/A]") for name in older) + "\n")
+    tool.answer(call(older), ", ".join(cells.get(name, "[N/A]") for name in older) + "\n")
     made = source(context, method="csv")
     fields = by_gpu(made.collect(NOW_NS))["0"].fields
     assert fields["temperature_celsius"] == 46.0
     assert fields["throttle_hw_thermal"] == 1.0
     made.collect(NOW_NS + SECOND)
-    assert len(smi.calls()) == 4
+    assert len(tool.calls()) == 4
