@@ -45,8 +45,11 @@ class AgentSources(Section):
 class AgentSection(AgentOptions):
     """Section ``[agent]``: one compute node's agent. ``node`` is Slurm's NodeName."""
 
+    # Slurm's NodeName of this machine; its host name without the domain if not said.
     node: str = Field(default_factory=short_host_name, min_length=1, max_length=255)
+    # Where cursors and baselines are kept.
     state_dir: Path = Path("/var/lib/tocsin-agent")
+    # What stands before /sys, /proc and /dev: another folder only in tests and containers.
     root: Path = Path("/")
     sources: AgentSources = AgentSources()
 
@@ -54,6 +57,7 @@ class AgentSection(AgentOptions):
 class SlurmSection(SlurmOptions):
     """Section ``[slurm]``: how the head reads and writes Slurm."""
 
+    # The cluster's name in alerts and on the page.
     cluster: str = "cluster"
 
 
@@ -61,8 +65,11 @@ class PageSection(Section):
     """Section ``[page]``: the operator's page. Off loopback it needs a password."""
 
     enabled: bool = True
+    # host:port. Anything but loopback needs password_file.
     listen: str = "127.0.0.1:8650"
+    # Further host names under which the page may be called (behind a proxy).
     names: frozenset[str] = frozenset()
+    # Holds the login's password (user name: any).
     password_file: Path | None = None
 
     @field_validator("listen")
@@ -75,15 +82,24 @@ class PageSection(Section):
 class HeadSection(Section):
     """Section ``[head]``: where the head listens, keeps its state, and how often it judges."""
 
+    # host:port of the gateway, where agents write.
     listen: str = "0.0.0.0:8086"
+    # Store, ledger, checkpoint and alert state; wants a local disk.
     state_dir: Path = Path("/var/lib/tocsin")
+    # Where operators' commands reach the head.
     socket: Path = Path("/run/tocsin/tocsin.sock")
+    # Members of this Unix group may operate, beside root and the head's own user.
     operators_group: str = "tocsin"
+    # Who may write: one line a token, made by `tocsin token NODE`. Read again when it changes.
     tokens_file: Path = Path("/etc/tocsin/tokens")
+    # TLS for the gateway: certificate (with its chain) and key, in PEM.
     certificate_file: Path | None = None
     key_file: Path | None = None
+    # With it a client certificate counts as the token of the node that its common name names.
     client_ca_file: Path | None = None
+    # How often everything is judged; an urgent event is judged at once.
     judge_seconds: float = Field(default=5.0, gt=0, le=300)
+    # How often what the watch knows is written down.
     checkpoint_seconds: float = Field(default=60.0, ge=1, le=3600)
 
     @field_validator("listen")
@@ -96,6 +112,7 @@ class HeadSection(Section):
 class Config(Section):
     """Everything. ``mode`` is how far the head may go: shadow (default), approve or act."""
 
+    # How far the head may go: watch only, ask a person, or act.
     mode: Mode = Mode.SHADOW
     head: HeadSection = HeadSection()
     slurm: SlurmSection = SlurmSection()
