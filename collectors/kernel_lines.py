@@ -25,6 +25,7 @@ from collectors.kernel_records import (
     journal_record,
     kmsg_record,
     text_record,
+    without_uptime,
 )
 from collectors.pci import ADDRESS
 from collectors.sample import Problem, Sample, clip
@@ -42,12 +43,17 @@ _TRIGGER = re.compile(
     r"|EXT4-fs|XFS|BTRFS|read-?only|error, dev|I/O error|nfs: server|Lustre|nvme |mlx5_core"
     r"|inaccessible|giving up"
 )
+_TRIGGER_BYTES = re.compile(_TRIGGER.pattern.encode())
 _XID_LIKE = re.compile(r"(?:NVRM:\s+Xid|nvidia-nvswitch\d+: SXid)\b")
+# rsyslog with RepeatedMsgReduction: "message repeated 3 times: [ NVRM: Xid ...]"
+_REPEATED = re.compile(r"message repeated (?P<times>\d{1,9}) times?: \[\s?(?P<text>.*)\]", re.S)
 _LOST_HEAD = re.compile(rf"NVRM: The NVIDIA GPU {ADDRESS}")
 _LOST_TAIL = re.compile(r"NVRM:\s+(?:\(PCI ID|installed in|fallen off)")
 # The lines of one message may be mixed with those of other processors.
 _JOIN_LINES = 16
 _PROBLEM_LIMIT = 100
+# A log with more events than this is left at that: nobody reads on, and memory is bounded.
+_EVENT_LIMIT = 100_000
 
 
 def classify(text: str) -> KernelEvent | None:
@@ -71,6 +77,11 @@ def unreadable(text: str) -> bool:
     return bool(_XID_LIKE.match(text))
 
 
+def of_interest(raw: bytes) -> bool:
+    """Whether a line of a log may be an event: a quick look that dismisses nearly all lines."""
+    return raw[:1] == b"{" or _TRIGGER_BYTES.search(raw) is not None
+
+
 class Lines:
     """Takes kernel messages one by one and gives their events; joins what spans lines."""
 
@@ -81,6 +92,14 @@ class Lines:
 
     def feed(self, text: str) -> list[KernelEvent]:
         """The events that this message completes: mostly none, at most two."""
+        repeated = _REPEATED.match(text) if text.startswith("message rep") else None
+        if repeated:
+            times = int(repeated["times"])
+            inner = without_uptime(repeated["text"])
+            return [replace(one, count=times * one.count) for one in self._feed(inner)]
+        return self._feed(text)
+
+    def _feed(self, text: str) -> list[KernelEvent]:
         events: list[KernelEvent] = []
         if "[Hardware Error]" in text or self._ghes.busy:
             of_record, ended = self._ghes.feed(text)
@@ -143,6 +162,9 @@ def parse(text: str | bytes, node: str, now_ns: int) -> tuple[list[Sample], list
             continue
         last = record
         events = lines.feed(record.text)
+        if len(found) >= _EVENT_LIMIT:
+            problems.append(Problem(f"more than {_EVENT_LIMIT} events: the rest is left out"))
+            break
         found.extend(_Found(event, record) for event in events)
         if not events and unreadable(record.text) and len(problems) < _PROBLEM_LIMIT:
             problems.append(Problem("an Xid line that can't be read", clip(record.text, 400)))
@@ -171,8 +193,15 @@ def _records(text: str | bytes, now_ns: int) -> Iterator[tuple[Record | None, Pr
         yield from _dmesg_json(body)
         return
     before: Record | None = None
+    if body.startswith((b"{\n", b"{\r\n")):
+        body = _one_per_line(body)
+    # Nearly all lines say nothing to us: jump to those that may, unless every line counts
+    # (JSON may spell its message in numbers; "[  +0.1]" is time since the line before).
+    jump = b'"MESSAGE"' not in body and b"[  +" not in body
     start, size = 0, len(body)
     while start < size:
+        if jump:
+            start, before = _next_of_interest(body, start, now_ns, before)
         end = body.find(b"\n", start)
         whole = end >= 0
         end = end if whole else size
@@ -185,6 +214,21 @@ def _records(text: str | bytes, now_ns: int) -> Iterator[tuple[Record | None, Pr
             before = record or before
             yield record, problem
         start = end + 1
+
+
+def _next_of_interest(
+    body: bytes, start: int, now_ns: int, before: Record | None
+) -> tuple[int, Record | None]:
+    """Where the next line begins that may be an event (or the last line, for its time), and
+    the record of the line before it where an indented line needs its stamp."""
+    hit = _TRIGGER_BYTES.search(body, start)
+    at = len(body.rstrip(b"\n")) if hit is None else hit.start()
+    here = max(start, body.rfind(b"\n", start, at) + 1)
+    if here > start and body[here : here + 1] in (b" ", b"\t"):
+        above = max(start, body.rfind(b"\n", start, here - 1) + 1)
+        if here - above <= LINE_LIMIT:
+            before = _record(body[above : here - 1].rstrip(b"\r\0"), now_ns, before, True)[0]
+    return here, before
 
 
 def _record(
@@ -203,6 +247,16 @@ def _record(
         # "79" may have been cut down to "7": a wrong code is worse than none.
         return None, Problem("the last line is cut off in its code", clip(record.text, 400))
     return record, None
+
+
+def _one_per_line(body: bytes) -> bytes:
+    """``journalctl -o json-pretty``: entries over many lines, brought onto one line each.
+
+    Text inside of JSON holds no raw line breaks, so every line break is between tokens.
+    """
+    return b"\n{".join(
+        b" ".join(entry.splitlines()) for entry in re.split(rb"(?<=\n\})\r?\n\{", body)
+    )
 
 
 def _maybe_cut(text: str) -> bool:

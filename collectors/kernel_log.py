@@ -29,7 +29,7 @@ from collectors.kernel_cursor import CursorFile, Position
 from collectors.kernel_file import FileTail, Line
 from collectors.kernel_journal import JournalReader
 from collectors.kernel_kmsg import KmsgReader
-from collectors.kernel_lines import Lines, unreadable
+from collectors.kernel_lines import Lines, of_interest, unreadable
 from collectors.kernel_records import Record, journal_record, kmsg_record, text_record
 from collectors.kernel_storm import Storm
 from collectors.sample import Batch, Context, Metric, Problem, Sample, SourceUnavailable, Tags, clip
@@ -92,6 +92,7 @@ class TextReader:
         self._boot_ns = boot_ns
         self._first = True  # no cursor: only this boot counts
         self._before: Record | None = None
+        self._above = b""
         self.problems = self._tail.problems
 
     def resume(self, position: Position | None) -> None:
@@ -119,12 +120,13 @@ class TextReader:
         self._tail.close()
 
     def _record(self, line: Line, now_ns: int, boot_ns: int) -> Record | None:
-        text = line.raw.decode("utf-8", "replace").strip("\r\0\x1e")
-        record: Record | None
-        if text.startswith("{"):
-            record = journal_record(text)
-        else:
-            record = kmsg_record(text) or text_record(text, now_ns, self._before)
+        above, self._above = self._above, line.raw
+        if not of_interest(line.raw):
+            return None
+        before = None
+        if line.raw[:1] in (b" ", b"\t"):  # shares the stamp of the line above it
+            before = self._read(above, now_ns, self._before)
+        record = self._read(line.raw, now_ns, before)
         if record is None:
             return None
         self._before = record
@@ -132,6 +134,13 @@ class TextReader:
         if self._first and not line.live and time_ns < boot_ns:
             return None
         return Record(record.text, record.kernel, time_ns, record.uptime_ns)
+
+    @staticmethod
+    def _read(raw: bytes, now_ns: int, before: Record | None) -> Record | None:
+        text = raw.decode("utf-8", "replace").strip("\r\0\x1e")
+        if text.startswith("{"):
+            return journal_record(text)
+        return kmsg_record(text) or text_record(text, now_ns, before)
 
     def _time(self, record: Record, now_ns: int, boot_ns: int) -> int:
         dated_ns = record.time_ns

@@ -45,6 +45,7 @@ _OTHER_TAG = re.compile(r"\S{1,255} [^\s:\[\]]{1,128}(?:\[\d+\])?:\s")
 _KERNEL_WORDS = re.compile(
     r"(?:NVRM:|nvidia|mlx5_core|pcieport|EDAC |mce:|INFO: |EXT4-fs|XFS |nvme )"
 )
+_COLOUR = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]")
 _PROPERTY = re.compile(r" [A-Z_0-9]+=")
 
 
@@ -138,6 +139,8 @@ def text_record(line: str, now_ns: int, before: Record | None = None) -> Record 
     ``now_ns`` fills in the year that syslog leaves out; ``before`` is the record of the line
     before, whose stamp an indented line shares.
     """
+    if "\x1b" in line:
+        line = _COLOUR.sub("", line)
     if not line.strip():
         return None
     if line[0] in " \t" and before is not None:
@@ -161,6 +164,12 @@ def text_record(line: str, now_ns: int, before: Record | None = None) -> Record 
         line = decoded["text"]
     record = _stamped(line, Stamp(), now_ns, before)
     return replace(record, kernel=kernel and record.kernel)
+
+
+def without_uptime(text: str) -> str:
+    """``text`` without a kernel's stamp ``[  12.345678]`` before it."""
+    bracket = _BRACKET.match(text)
+    return text[bracket.end() :] if bracket and relative(bracket[1], 0, None) else text
 
 
 def _stamped(line: str, stamp: Stamp, now_ns: int, before: Record | None) -> Record:

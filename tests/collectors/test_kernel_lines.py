@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import re
 import time
@@ -385,6 +386,28 @@ def test_dmesg_json_is_read() -> None:
     assert told(parse(text, "n3", NOW_NS)[0]) == [("xid", "79", "0000:9b:00")]
 
 
+def test_journal_entries_over_many_lines_are_read() -> None:
+    pretty = "".join(
+        json.dumps(json.loads(line), indent="\t") + "\n"
+        for line in (FIXTURES / "journal.json").read_text().splitlines()
+    )
+    assert told(parse(pretty, "n3", NOW_NS)[0]) == told(read("journal.json"))
+
+
+def test_colours_are_taken_off() -> None:
+    line = "\x1b[32m[   12.345678] \x1b[0m\x1b[33mNVRM: Xid (PCI:0000:9b:00): 79, GPU has\x1b[0m\n"
+    assert told(parse(line, "n3", NOW_NS)[0]) == [("xid", "79", "0000:9b:00")]
+
+
+def test_a_repeated_message_keeps_its_count() -> None:
+    line = (
+        "Nov 30 02:41:49 gpu07 kernel: message repeated 3 times: "
+        "[ [   12.345678] NVRM: Xid (PCI:0000:9b:00): 13, pid=1, name=a, Graphics Exception]\n"
+    )
+    (one,) = parse(line, "n3", NOW_NS)[0]
+    assert (one.tag("code"), one.number("count"), one.text("process")) == ("13", 3.0, "a")
+
+
 def test_two_alike_lines_of_one_time_stay_two_events() -> None:
     line = "NVRM: Xid (PCI:0000:9b:00): 13, pid=1, name=a, Graphics Exception\n"
     samples, _ = parse(line * 3, "n3", NOW_NS)
@@ -407,6 +430,9 @@ PIECES = st.sampled_from(
         "<4>1 2026-13-45T99:99:99Z h kernel - - - ",
         "Feb 29 12:00:00 h kernel: ",
         "[99999999999.999999] ",
+        "message repeated 999999999 times: [ ",
+        "{\n",
+        "\n}\n{",
         '{"MESSAGE": [300, 1], "_TRANSPORT": "kernel"}',
         '{"MESSAGE": null, "_TRANSPORT": ["kernel"]}',
         "\n",
@@ -439,9 +465,19 @@ def test_a_flood_of_noise_takes_time_in_proportion() -> None:
     assert time.perf_counter() - begin < 20
 
 
+def test_more_events_than_anybody_reads_are_left_out_and_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kernel_lines, "_EVENT_LIMIT", 50)
+    line = "NVRM: Xid (PCI:0000:9b:00): 13, pid=1, name=a, Graphics Exception\n"
+    samples, problems = parse(line * 100, "n3", NOW_NS)
+    assert len(samples) == 50
+    assert "left out" in problems[0].problem
+
+
 def test_a_line_without_end_is_left_out_and_told() -> None:
     samples, problems = parse(
-        b"x" * 200_000 + b"\nNVRM: Xid (PCI:0000:9b:00): 79, a\n", "n", NOW_NS
+        b"NVRM: " + b"x" * 200_000 + b"\nNVRM: Xid (PCI:0000:9b:00): 79, a\n", "n", NOW_NS
     )
     assert len(samples) == 1
     assert "left out" in problems[0].problem

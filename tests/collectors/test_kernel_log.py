@@ -303,6 +303,17 @@ def test_a_line_without_a_stamp_is_not_newer_than_its_file(
     assert sample.time_ns == past
 
 
+def test_an_indented_line_shares_the_stamp_of_the_line_above(
+    start: Callable[[], KernelLog], log: Path
+) -> None:
+    append(log, "[  100.500000] NVRM: The NVIDIA GPU 0000:b3:00.0\n")
+    append(log, "               NVRM: (PCI ID: 10de:2330) installed in this system has\n")
+    append(log, "               NVRM: fallen off the bus and is not responding to commands.\n")
+    (one,) = start().collect(NOW_NS).samples
+    boot_ns = (NOW_NS - 1_000 * SECOND) // SECOND * SECOND
+    assert (one.tag("kind"), one.time_ns) == ("gpu_lost", boot_ns + 100_500_000_000)
+
+
 def test_no_time_lies_in_the_future(start: Callable[[], KernelLog], log: Path) -> None:
     append(log, f"2099-01-01T00:00:00Z h kernel: {line(79)}[999999999.000000] {line(48)}")
     assert all(one.time_ns <= NOW_NS for one in start().collect(NOW_NS).samples)
