@@ -538,8 +538,9 @@ def test_five_at_once_under_a_cap_of_one_an_hour() -> None:
         made.clock.pass_seconds(10)
     assert sum(one.drain for one in made.adapter.nodes().values()) == 1
     recorded = [made.ledger.decisions(node=f"n{i}") for i in range(1, 6)]
-    guards = sorted(str(one[0].guard) for one in recorded)
-    assert guards == ["cap_hour"] * 4 + ["ours"]
+    guards = [one[0].guard for one in recorded]
+    assert guards.count(Guard.CAP_HOUR) == 4
+    assert guards.count(None) == 1
     made.clock.pass_seconds(3700)
     made.cycle()
     assert sum(one.drain for one in made.adapter.nodes().values()) == 2
