@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from pydantic import ValidationError
 
@@ -441,3 +442,39 @@ def test_a_cable_that_was_moved_leaves_its_old_place(tmp_path: Path) -> None:
     assert load_cabling(path, "other").cables == {}
     path.write_text("[1")
     assert load_cabling(path, "ib").cables == {}
+
+
+# ---- over a long time ------------------------------------------------------------------------
+
+
+def test_nothing_piles_up_over_many_cycles(shared: Fabric, context: Context) -> None:
+    source = source_of(context)
+    source.collect(NOW_NS)
+    before = held()
+    for turn in range(1, 12):
+        source.collect(NOW_NS + turn * MINUTE)
+    source.close()
+    assert piled_up(before) <= 2
+
+
+def test_nothing_piles_up_where_the_tools_are_missing(
+    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    source = source_of(context)
+    before = held()
+    for turn in range(200):
+        with pytest.raises(SourceUnavailable, match="not found"):
+            source.collect(NOW_NS + turn * MINUTE)
+    assert piled_up(before) <= 2
+
+
+def piled_up(before: tuple[int, int, int]) -> int:
+    """How many more there are now, at most; a thread that just ends may still be counted."""
+    return max(now - was for now, was in zip(held(), before, strict=True))
+
+
+def held() -> tuple[int, int, int]:
+    """Open files, threads and children of this process."""
+    process = psutil.Process()
+    return process.num_fds(), process.num_threads(), len(process.children(recursive=True))

@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 import collectors.infiniband
@@ -379,6 +380,18 @@ def test_an_error_in_one_device_is_told_and_the_others_are_read() -> None:
     answers, errors = Readers(read, 1.0).ask(["a", "b", "c"], 5.0)
     assert answers == {"a": "A", "c": "C"}
     assert str(errors["b"]) == "Input/output error"
+
+
+def test_nothing_piles_up_over_a_week_of_readings(context: Context, sys_root: Path) -> None:
+    fake_sysfs.tree(sys_root)
+    source = make(Options(learn_seconds=0), context)
+    source.collect(NOW_NS)
+    process = psutil.Process()
+    before = (process.num_fds(), process.num_threads())
+    for turn in range(1, 300):
+        source.collect(NOW_NS + turn * 2000 * SECOND)
+    assert (process.num_fds(), process.num_threads()) <= before
+    assert [path.name for path in context.state_dir.iterdir()] == ["ports.json"]
 
 
 # ---- cables ----------------------------------------------------------------------------------
