@@ -92,9 +92,7 @@ class Drains:
         if not drains:
             return list(decisions)
         became = self._drain(drains, now_ns)
-        final = [became.get(one.id, one) for one in decisions]
-        self._ledger.record([became[one.id] for one in drains], now_ns)
-        return final
+        return [became.get(one.id, one) for one in decisions]
 
     def _trip(self, decisions: Sequence[Decision], now_ns: int) -> None:
         """Opens the breaker, durably, where this moment's decisions say so."""
@@ -127,22 +125,20 @@ class Drains:
                 )
 
     def _drain(self, drains: Sequence[Decision], now_ns: int) -> dict[str, Decision]:
-        # Opens the cases; the decision itself is recorded once it is known what it became.
-        self._ledger.open(drains, now_ns)
-        cases: dict[str, Case] = {}
-        before: dict[str, State] = {}
-        for one in drains:
-            case = self._ledger.find(one.id)
-            before[one.node] = State.APPROVED if case.state is State.APPROVED else State.WATCH
-            cases[one.node] = self._ledger.move(
-                case, State.INTENT, now_ns, user=SELF, verb="intend",
-                text=one.reason, reason=one.reason, intent_ns=now_ns, acknowledged_ns=0,
-                ended_ns=0, return_by="",
-            )  # fmt: skip
+        view = self._ledger.view(now_ns)
+        approved = {
+            one.id for one in drains
+            if one.id in view.cases and view.cases[one.id].state is State.APPROVED
+        }  # fmt: skip
+        with self._ledger.together():
+            cases = {one.node: self._ledger.intend(one, now_ns) for one in drains}
         outcome = self._write(cases)
         became: dict[str, Decision] = {}
-        for one in drains:
-            became[one.id] = self._settle(one, cases[one.node], before[one.node], outcome, now_ns)
+        with self._ledger.together():
+            for one in drains:
+                before = State.APPROVED if one.id in approved else State.WATCH
+                became[one.id] = self._settle(one, cases[one.node], before, outcome, now_ns)
+                self._ledger.settle(became[one.id], now_ns)
         return became
 
     def _write(self, cases: Mapping[str, Case]) -> Outcome | SlurmError:
@@ -250,9 +246,7 @@ class Drains:
         drained = {
             name: (node.reason, node.reason_user)
             for name, node in nodes.items()
-            if node.drain
-            and name not in ours
-            and known.get(name) != node.reason
+            if node.drain and name not in ours and known.get(name) != node.reason
         }
         back = [
             name
@@ -291,6 +285,7 @@ class Drains:
 
     def _agree(self, case: Case, node: NodeState, now_ns: int) -> Case:
         if case.state is State.INTENT:
+            self._ledger.recover(case, now_ns)
             return self._acknowledge(case, node, now_ns)
         if case.state is State.DRAINING and node.drained:
             return self._ledger.move(
@@ -354,6 +349,7 @@ class Drains:
         if isinstance(outcome, SlurmError):
             return
         if case.node in outcome.done:
+            self._ledger.recover(case, now_ns)
             self._acknowledge(case, outcome.done[case.node], now_ns)
         elif case.node in outcome.restored or case.node in outcome.lost:
             self._collided(case, outcome, now_ns)

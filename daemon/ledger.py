@@ -7,6 +7,7 @@ durable when it returns.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -50,6 +51,8 @@ CREATE TABLE IF NOT EXISTS decisions (
 );
 CREATE INDEX IF NOT EXISTS decisions_id ON decisions (id, seq);
 CREATE INDEX IF NOT EXISTS decisions_node ON decisions (node, seq);
+-- The decision behind an intent, until it is recorded with what became of it.
+CREATE TABLE IF NOT EXISTS intents (id TEXT PRIMARY KEY, body TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS audit (
     seq INTEGER PRIMARY KEY AUTOINCREMENT, time_ns INTEGER NOT NULL, user TEXT NOT NULL,
     verb TEXT NOT NULL, node TEXT NOT NULL, subject TEXT NOT NULL, text TEXT NOT NULL,
@@ -275,11 +278,36 @@ class Ledger:
                 fresh.append(decision)
         return fresh
 
-    def open(self, decisions: Iterable[Decision], now_ns: int) -> None:
-        """Opens the cases of ``decisions`` where they are not open yet."""
+    def together(self) -> contextlib.AbstractContextManager[Any]:
+        """All that is written inside becomes durable at once, or not at all."""
+        return self._database.transaction()
+
+    def intend(self, decision: Decision, now_ns: int) -> Case:
+        """Writes down that the drain of ``decision`` is about to be written to Slurm."""
         with self._database.transaction() as connection:
-            for decision in decisions:
-                self._open(connection, decision, now_ns)
+            self._open(connection, decision, now_ns)
+            case = self.find(decision.id)
+            connection.execute(
+                "INSERT OR REPLACE INTO intents VALUES (?, ?)",
+                (decision.id, json.dumps(plain_decision(decision))),
+            )
+            return self.move(
+                case, State.INTENT, now_ns, user="tocsin", verb="intend", text=decision.reason,
+                reason=decision.reason, intent_ns=now_ns, acknowledged_ns=0, ended_ns=0,
+                return_by="",
+            )  # fmt: skip
+
+    def settle(self, decision: Decision, now_ns: int) -> None:
+        """Records what became of an intent."""
+        with self._database.transaction() as connection:
+            self.record([decision], now_ns)
+            connection.execute("DELETE FROM intents WHERE id = ?", (decision.id,))
+
+    def recover(self, case: Case, now_ns: int) -> None:
+        """Records the decision behind ``case`` that a kill kept from being recorded."""
+        rows = self._database.query("SELECT body FROM intents WHERE id = ?", (case.id,))
+        if rows:
+            self.settle(decision_from(json.loads(rows[0]["body"])), now_ns)
 
     def move(
         self, case: Case, state: State, now_ns: int, *, user: str, verb: str, text: str = "",

@@ -367,6 +367,7 @@ def test_a_restart_after_the_intent_and_before_the_write_writes_once() -> None:
     assert node(new, "n3").drain
     assert slurm(new).writes_total == 1
     assert new.ledger.case_of("n3").state is State.DRAINED  # type: ignore[union-attr]
+    assert [one.action for one in new.ledger.decisions(node="n3")] == [Action.DRAIN]
 
 
 def test_a_restart_after_the_write_and_before_the_acknowledgement_writes_nothing() -> None:
@@ -386,6 +387,7 @@ def test_a_restart_after_the_write_and_before_the_acknowledgement_writes_nothing
     new.cycle()
     assert slurm(new).writes_total == 1
     assert new.ledger.case_of("n3").state is State.DRAINED  # type: ignore[union-attr]
+    assert [one.action for one in new.ledger.decisions(node="n3")] == [Action.DRAIN]
     new.drains.resume("n3", "ann", new.now_ns())
     assert not node(new, "n3").drain
 
