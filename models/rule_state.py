@@ -168,8 +168,9 @@ class Node:
     spent_ns: int = 0
     newest_ns: int = 0  # newest reading, by the node's clock
     arrival_ns: int = 0  # when the head last heard anything
-    delay_ns: int = 0  # arrival - time of the newest reading
-    skew_ns: int = 0  # the part of that delay which is the clock's
+    watched_ns: int = 0  # the first reading ever, by the node's clock
+    pace_ns: int = 0  # how often readings come, all sources together
+    skew_ns: int = 0  # how late readings are by the node's clock alone
     steady_delay_ns: int = 0
     steady_since_ns: int = 0
     host_interval_ns: int = 0
@@ -187,11 +188,13 @@ class Node:
     def heard(self, time_ns: int, arrival_ns: int) -> None:
         """Notes a reading's time and arrival, and learns how far the node's clock is off."""
         self.arrival_ns = max(self.arrival_ns, arrival_ns)
-        if time_ns < self.newest_ns:
+        if time_ns <= self.newest_ns:
             return
+        if self.newest_ns:
+            self.pace_ns = paced(self.pace_ns, time_ns - self.newest_ns)
+        self.watched_ns = self.watched_ns or time_ns
         self.newest_ns = time_ns
         delay_ns = arrival_ns - time_ns
-        self.delay_ns = delay_ns
         if abs(delay_ns - self.steady_delay_ns) > _SKEW_NS or not self.steady_since_ns:
             self.steady_delay_ns, self.steady_since_ns = delay_ns, arrival_ns
         elif arrival_ns - self.steady_since_ns >= _SKEW_SETTLED_NS:
@@ -202,17 +205,29 @@ class Node:
         return time_ns + self.skew_ns
 
     def catching_up(self, now_ns: int, thresholds: Thresholds) -> bool:
-        """Whether the node is emptying its spool: old readings still come in.
+        """Whether the node is emptying its spool: things come in, but none of now.
 
-        A node from which nothing comes any more is not catching up, it is silent, and what
-        was certain stays so.
+        Urgent events come first then, and whether the node restarted since is told later. A
+        node from which nothing comes any more is not catching up, it is silent, and what was
+        certain stays so.
         """
-        behind_ns = int(thresholds.behind_seconds * SECOND_NS)
+        behind_ns = max(int(thresholds.behind_seconds * SECOND_NS), 3 * self.pace_ns)
         return (
             self.newest_ns > 0
-            and self.delay_ns - self.skew_ns > behind_ns
+            and now_ns - self.head_time(self.newest_ns) > behind_ns
             and now_ns - self.arrival_ns < behind_ns
         )
+
+    def before_watch(self, time_ns: int, arrival_ns: int, thresholds: Thresholds) -> bool:
+        """Whether something of ``time_ns`` is from before we ever heard of this node.
+
+        A kernel log holds weeks; a first look at it must not act on what was dealt with long
+        ago. What still is wrong shows in the node's state.
+        """
+        slack_ns = int(thresholds.watch_slack_seconds * SECOND_NS)
+        if self.watched_ns:
+            return time_ns < self.watched_ns - slack_ns
+        return time_ns < arrival_ns - slack_ns
 
     def gpu_of(self, pci: str) -> str:
         """``gpu3`` for a PCI address in the inventory, else the address itself."""
@@ -247,7 +262,8 @@ def dump_node(node: Node) -> dict[str, Any]:
         "spent": node.spent_ns,
         "newest": node.newest_ns,
         "arrival": node.arrival_ns,
-        "delay": node.delay_ns,
+        "watched": node.watched_ns,
+        "pace": node.pace_ns,
         "skew": node.skew_ns,
         "steady": [node.steady_delay_ns, node.steady_since_ns],
         "host": [node.host_interval_ns, node.host_time_ns, node.edac_total, node.gpu_since_ns],
@@ -270,7 +286,8 @@ def load_node(state: Mapping[str, Any]) -> Node:
         state["spent"],
         state["newest"],
         state["arrival"],
-        state["delay"],
+        state["watched"],
+        state["pace"],
         state["skew"],
         *state["steady"],
         *state["host"],

@@ -43,6 +43,8 @@ class Thresholds:
     # A node whose newest reading is this much behind on arrival is catching up from its spool:
     # what it told of then may be over by now, so nothing is concluded until it has caught up.
     behind_seconds: float = 120.0
+    # What happened this long before the first reading of a node is only told, not acted on.
+    watch_slack_seconds: float = 300.0
     clock_offset_seconds: float = 5.0
     # Readings in a row in which a BMC must call a sensor critical.
     bmc_readings: int = 2

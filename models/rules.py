@@ -12,6 +12,7 @@ before the last restart.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from collectors.sample import Sample
@@ -169,6 +170,11 @@ class Rules:
             # The driver says the same twice; one fault is one fact.
             node.active[("xid", "x79", where)].add_evidence(sample.text("text"))
             return
+        if finding.remedy is Remedy.DRAIN and node.before_watch(
+            sample.time_ns, arrival_ns, self.thresholds
+        ):
+            words = f"{finding.text}, before this node was watched"
+            finding = replace(finding, remedy=Remedy.ALERT, text=words)
         entity = _entity(name, node, finding, device)
         evidence = (sample.text("text"),)
         self._latch(node, key, finding, entity, sample.time_ns, arrival_ns, evidence)

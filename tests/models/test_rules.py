@@ -502,6 +502,45 @@ def test_a_spool_that_is_emptied_tells_what_still_holds_in_the_end(rules: Rules)
     assert told(rules) == [("x79", "0000:9b:00")]
 
 
+def test_urgent_events_that_come_before_their_readings_wait_for_them(rules: Rules) -> None:
+    """The head was away; the spool sends the Xid first, and the restart after it."""
+    feed(rules, [host(NOW - 7_300 * SECOND + step * 10 * SECOND) for step in range(10)])
+    rules.observe(xid(79, NOW - 7_000 * SECOND), NOW)
+    assert told(rules) == []
+    rules.observe(host(NOW - 7_000 * SECOND), NOW)
+    assert told(rules) == []
+    boot = (NOW - 3_600 * SECOND) / SECOND
+    rules.observe(host(NOW - 10 * SECOND, boot_time_seconds=boot), NOW)
+    assert told(rules) == []
+
+
+def test_a_live_event_does_not_wait(rules: Rules) -> None:
+    feed(rules, [host(NOW - 60 * SECOND + step * 10 * SECOND) for step in range(6)])
+    rules.observe(xid(79), NOW + SECOND // 2)
+    assert told(rules, NOW + SECOND // 2) == [("x79", "0000:9b:00")]
+
+
+def test_what_a_first_look_at_the_log_finds_is_told_but_not_acted_on(rules: Rules) -> None:
+    old = NOW - 40_000 * SECOND
+    rules.observe(xid(119, old), NOW)
+    rules.observe(host(NOW), NOW)
+    (fact,) = rules.facts(NOW, {})
+    assert (fact.code, fact.remedy, fact.onset_ns) == ("x119", Remedy.ALERT, old)
+    assert "before this node was watched" in fact.text
+    # It happens again, under our eyes.
+    rules.observe(xid(119, NOW + 5 * SECOND), NOW + 5 * SECOND)
+    (fact,) = rules.facts(NOW + 5 * SECOND, {})
+    assert (fact.remedy, fact.onset_ns) == (Remedy.DRAIN, NOW + 5 * SECOND)
+
+
+def test_what_came_while_the_head_was_away_is_acted_on(rules: Rules) -> None:
+    feed(rules, [host(NOW - 90_000 * SECOND + step * 10 * SECOND) for step in range(10)])
+    rules.observe(xid(119, NOW - 40_000 * SECOND), NOW)
+    rules.observe(host(NOW), NOW)
+    (fact,) = rules.facts(NOW, {})
+    assert fact.remedy is Remedy.DRAIN
+
+
 def test_a_node_that_fell_silent_while_behind_keeps_its_facts(rules: Rules) -> None:
     old = NOW - 7_200 * SECOND
     for one in [host(old), xid(79, old)]:
