@@ -146,6 +146,18 @@ class Columns:
     series: Sequence[str]
     texts: list[list[str]]
 
+    def take(self, rows: list[int]) -> Columns:
+        """Some of the rows."""
+        return Columns(
+            self.measurement,
+            self.names,
+            self.text,
+            self.times[rows],
+            self.numbers[rows],
+            [self.series[row] for row in rows],
+            [self.texts[row] for row in rows] if self.texts else [],
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Frame:

@@ -14,7 +14,7 @@ import datetime
 import os
 import re
 import urllib.parse
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -222,26 +222,63 @@ def encodings(table: pa.Table) -> tuple[list[str], dict[str, str]]:
     return dictionary, layout
 
 
-def read_part(path: Path, fields: Sequence[str] | None = None) -> pa.Table:
-    """The rows of one part: time, all tags, and ``fields`` (None: all).
+TagFilter = Mapping[str, str | Sequence[str]]
 
-    Raises FileNotFoundError when it has been replaced, StoreUnavailableError when it is
-    damaged.
+
+def read_part(
+    path: Path,
+    fields: Sequence[str] | None = None,
+    tags: TagFilter | None = None,
+    start_ns: int = -(2**63),
+    end_ns: int = 2**63 - 1,
+) -> pa.Table:
+    """Rows of one part: time, all tags, and ``fields`` (None: all).
+
+    Row groups that hold no row of the time and the tags asked for are not read; of the
+    others all rows come. Raises FileNotFoundError when the part has been replaced,
+    StoreUnavailableError when it is damaged.
     """
     try:
-        file = pq.ParquetFile(path, memory_map=False)
-        schema = file.schema_arrow
-        columns = None
-        if fields is not None:
-            keep = {"time", *tags_of(schema), *fields}
-            columns = [name for name in schema.names if name in keep]
-        return file.read(columns=columns)
+        with pq.ParquetFile(path, memory_map=False) as file:
+            schema = file.schema_arrow
+            columns = None
+            if fields is not None:
+                keep = {"time", *tags_of(schema), *fields}
+                columns = [name for name in schema.names if name in keep]
+            groups = list(_groups(file, schema, tags or {}, start_ns, end_ns))
+            return file.read_row_groups(groups, columns=columns)
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError) as error:
         raise StoreUnavailableError(
             f"store {path}: cannot be read: {str(error)[:200]}; tocsin store repair sets it aside"
         ) from error
+
+
+def _groups(
+    file: pq.ParquetFile, schema: pa.Schema, tags: TagFilter, start_ns: int, end_ns: int
+) -> Iterator[int]:
+    """The row groups that may hold a row asked for, by their least and greatest values."""
+    own = tags_of(schema)
+    if any(name not in own for name in tags):
+        return
+    places = {name: schema.names.index(name) for name in ("time", *tags)}
+    for number in range(file.num_row_groups):
+        group = file.metadata.row_group(number)
+        statistics = {name: group.column(place).statistics for name, place in places.items()}
+        known = {name: s for name, s in statistics.items() if s is not None and s.has_min_max}
+        time = known.get("time")
+        if time is not None and not (time.min_raw < end_ns and time.max_raw >= start_ns):
+            continue
+        if all(_may_hold(known.get(name), wanted) for name, wanted in tags.items()):
+            yield number
+
+
+def _may_hold(statistics: pq.Statistics | None, wanted: str | Sequence[str]) -> bool:
+    if statistics is None:
+        return True
+    values = (wanted,) if isinstance(wanted, str) else wanted
+    return any(statistics.min <= value <= statistics.max for value in values)
 
 
 def remove(paths: Iterable[Path]) -> None:

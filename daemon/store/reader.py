@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from daemon.store.errors import StoreUnavailableError
-from daemon.store.packing import Columns
-from daemon.store.parts import HOUR_NS, list_parts, measurements, read_part
+from daemon.store.packing import Columns, split_series
+from daemon.store.parts import HOUR_NS, TagFilter, list_parts, measurements, read_part
 from daemon.store.segments import list_segments, read_segment, segment_path
 from daemon.store.tables import (
     TIME,
@@ -22,8 +22,6 @@ from daemon.store.tables import (
     unify,
     unify_schemas,
 )
-
-TagFilter = Mapping[str, str | Sequence[str]]
 
 # A file may be replaced between listing and reading; then everything is listed again.
 _ATTEMPTS = 20
@@ -159,12 +157,14 @@ class Reader:
         for part in list_parts(self.parquet_directory, measurement, start_ns, end_ns):
             if part.first == part.last and part.first in present:
                 continue  # half rolled: the segment itself still has all of its rows
-            tables.append(_cut(read_part(part.path, fields), start_ns, end_ns, tags))
+            table = read_part(part.path, fields, tags, start_ns, end_ns)
+            tables.append(_cut(table, start_ns, end_ns, tags))
+        wanted = _Wanted(tags)
         for number in segments:
             columns: list[Columns] = []
             for frame in read_segment(segment_path(self.spool_directory, number)):
                 if frame.overlaps(start_ns, end_ns):
-                    columns.extend(frame.columns(measurement))
+                    columns.extend(wanted.only(one) for one in frame.columns(measurement))
             table = from_columns(columns)
             if fields is not None:
                 keep = {"time", *tags_of(table.schema), *fields}
@@ -173,6 +173,32 @@ class Reader:
         if not any(table.num_rows for table in tables):
             return empty_table()
         return sort_once(unify(tables))
+
+
+class _Wanted:
+    """Picks the rows of spool columns by their tags; each series is looked at once."""
+
+    def __init__(self, tags: TagFilter) -> None:
+        self.tags = {
+            name: {wanted} if isinstance(wanted, str) else set(wanted)
+            for name, wanted in tags.items()
+        }
+        self._verdicts: dict[str, bool] = {}
+
+    def only(self, columns: Columns) -> Columns:
+        """The rows of ``columns`` that have the tags."""
+        if not self.tags:
+            return columns
+        rows = [row for row, series in enumerate(columns.series) if self._has(series)]
+        return columns if len(rows) == len(columns.series) else columns.take(rows)
+
+    def _has(self, series: str) -> bool:
+        verdict = self._verdicts.get(series)
+        if verdict is None:
+            own = dict(split_series(series))
+            verdict = all(own.get(name) in wanted for name, wanted in self.tags.items())
+            self._verdicts[series] = verdict
+        return verdict
 
 
 def _cut(table: pa.Table, start_ns: int, end_ns: int, tags: TagFilter) -> pa.Table:

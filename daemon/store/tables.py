@@ -42,7 +42,7 @@ def empty_table() -> pa.Table:
 
 def from_columns(groups: Iterable[Columns]) -> pa.Table:
     """All rows of ``groups`` (one measurement), in their order; not sorted yet."""
-    chunks = list(groups)
+    chunks = [group for group in groups if len(group.times)]
     if not chunks:
         return empty_table()
     ids: dict[str, int] = {}

@@ -14,7 +14,7 @@ from collectors.sample import Sample, sample
 from daemon.store.embedded import Store
 from daemon.store.errors import StoreUnavailableError
 from daemon.store.options import StoreOptions
-from daemon.store.parts import HOUR_NS, all_parts, list_parts
+from daemon.store.parts import HOUR_NS, all_parts, list_parts, read_part
 from daemon.store.reader import Reader
 from daemon.store.segments import list_segments, segment_path
 from daemon.store.tables import to_rows
@@ -447,6 +447,7 @@ def test_the_store_holds_what_a_dictionary_would(
     directory = tmp_path_factory.mktemp("model")
     store = Store(directory)
     model: dict[tuple[str, int], dict[str, Any]] = {}
+    text: set[str] = set()  # a field that was a text once is one everywhere
     for step in steps:
         if step == "roll":
             store.roll(START_NS, everything=True)
@@ -458,7 +459,7 @@ def test_the_store_holds_what_a_dictionary_would(
                 # One commit each: within one, points of different fields have no order.
                 keep(store, sample("event", START_NS + second, dict(fields), node=node))
                 model.setdefault((node, second), {}).update(fields)
-    text = {name for fields in model.values() for name, v in fields.items() if isinstance(v, str)}
+                text |= {name for name, value in fields.items() if isinstance(value, str)}
     table = store.read("event", START_NS, START_NS + 100)
     found = {
         (row["node"], row["time_ns"] - START_NS): {
@@ -468,14 +469,23 @@ def test_the_store_holds_what_a_dictionary_would(
     }
     store.close()
     for key, fields in model.items():
-        expected = {
-            name: value if isinstance(value, str) or name not in text else None
-            for name, value in fields.items()
-        }
         assert set(found[key]) == set(fields)
-        for name, value in expected.items():
-            if value is not None:
-                assert found[key][name] == value
-            else:
-                assert float(found[key][name]) == fields[name]
+        for name, value in fields.items():
+            kept = found[key][name]
+            assert isinstance(kept, str) == (name in text)
+            assert (kept if isinstance(value, str) else float(kept)) == value
     assert len(found) == len(model)
+
+
+def test_one_node_of_many_is_read_without_reading_the_others(store: Store) -> None:
+    for second in range(4):
+        keep(store, *(gpu(f"n{i:05d}", 0, second, power_watts=float(i)) for i in range(40_000)))
+    expected = [7.0] * 4
+    assert [row["power_watts"] for row in rows(store, tags={"node": "n00007"})] == expected
+    store.roll(START_NS, everything=True)
+    assert [row["power_watts"] for row in rows(store, tags={"node": "n00007"})] == expected
+    (part,) = list_parts(store.parquet_directory, "gpu")
+    table = read_part(part.path, None, {"node": "n00007"})
+    assert table.num_rows < 70_000, "only the row groups that may hold the node"
+    assert read_part(part.path, None, {}, END_NS).num_rows == 0
+    assert rows(store, tags={"node": "zzz"}) == []
