@@ -25,7 +25,7 @@ INTRO = """# Configuration
 
 One TOML file for the head (`/etc/tocsin/tocsin.toml`), and one for an agent (any name; it needs
 `[agent]` only). Every key has a default; unknown keys are refused. `tocsin check` lists every fault
-at once, with its line and the key that was probably meant, and the services refuse to start with the
+at once, with its line and the key that was probably meant; the services refuse to start with the
 same words.
 
 The smallest useful files:
