@@ -18,8 +18,10 @@ from collectors.lines import decode
 from collectors.sample import Batch, Problem, Sample, SourceUnavailable, sample
 from daemon.agent import Agent
 from daemon.agent_options import AgentOptions, SpoolOptions, UplinkOptions
+from daemon.gateway import GatewayOptions
 from daemon.spool import Spool
 from daemon.store.tables import to_rows
+from daemon.tokens import Tokens
 from tests.daemon.head_stub import NODE_TOKEN, Head
 
 
@@ -489,3 +491,44 @@ def test_a_batch_on_disk_is_plain_line_protocol(tmp_path: Path) -> None:
     entry = agent.normal.oldest(time.time_ns())
     assert entry is not None
     assert gzip.decompress(entry.body) == b"host,node=n1 load_1m=0.5 7\n"
+
+
+def made_by(openssl: list[str], directory: Path) -> None:
+    done = subprocess.run(["openssl", *openssl], cwd=directory, capture_output=True, check=False)
+    if done.returncode != 0:
+        pytest.skip("needs openssl to make certificates")
+
+
+async def test_a_client_certificate_names_the_node(tmp_path: Path) -> None:
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    made_by(
+        ["req", "-x509", *curve, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=authority"],
+        tmp_path,
+    )
+    for name, extra in (
+        ("head", "subjectAltName=IP:127.0.0.1"),
+        ("n1", "basicConstraints=CA:FALSE"),
+    ):
+        made_by(
+            [
+                *("req", "-x509", *curve, "-CA", "ca.pem", "-CAkey", "ca.key", "-keyout"),
+                *(f"{name}.key", "-out", f"{name}.pem", "-subj", f"/CN={name}", "-addext", extra),
+            ],
+            tmp_path,
+        )
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(tmp_path / "ca.pem"))
+    server.load_cert_chain(tmp_path / "head.pem", tmp_path / "head.key")
+    server.verify_mode = ssl.CERT_OPTIONAL
+    asked = GatewayOptions(client_certificates=True)
+    head = await Head(tmp_path / "store", asked, Tokens(), tls=server).start()
+    files = {"certificate_file": tmp_path / "n1.pem", "key_file": tmp_path / "n1.key"}
+    trusted = options(tmp_path, head.url, ca_file=tmp_path / "ca.pem", **files)
+    uplink = trusted.uplink.model_copy(update={"token_file": None})
+    async with Running(Agent(trusted.model_copy(update={"uplink": uplink}), [Counter()])):
+        await until(lambda: len(numbers(head)) > 2)
+    # Without a certificate there is no token that would do either.
+    async with Running(
+        Agent(options(tmp_path, head.url, ca_file=tmp_path / "ca.pem"), [])
+    ) as agent:
+        await until(lambda: "refuses our token (401)" in agent.reading().text("fault"))
+    await head.stop()
