@@ -30,6 +30,7 @@ from models.rule_state import (
     paced,
 )
 from models.rulebook import RULES, Answer, Finding, Thresholds
+from models.rules_chassis import ChassisRules
 from models.rules_links import LINK_MEASUREMENTS, LinkRules
 from models.voices import Entity, Fact, Remedy
 
@@ -50,6 +51,7 @@ class Rules:
         self.thresholds = thresholds or Thresholds()
         self._nodes: dict[str, Node] = {}
         self.links = LinkRules()
+        self.chassis = ChassisRules()
 
     # ---- in ---------------------------------------------------------------------------------
 
@@ -69,6 +71,7 @@ class Rules:
             node = self._nodes[name] = Node()
         if measurement == "bmc":  # read by the head: no word of the node's own
             self._bmc(name, node, sample)
+            self.chassis.observe(sample, arrival_ns)
             return
         if measurement == "event":
             node.arrival_ns = max(node.arrival_ns, arrival_ns)
@@ -91,6 +94,7 @@ class Rules:
         returned the node knew of it.
         """
         self.links.clear(node, at_ns)
+        self.chassis.clear(node, at_ns)
         known = self._nodes.get(node)
         if known is None:
             known = self._nodes[node] = Node()
@@ -128,6 +132,7 @@ class Rules:
             heard = self._nodes.get(fact.entity.node)
             if heard is None or not heard.catching_up(now_ns, self.thresholds):
                 found.append(fact)
+        found.extend(self.chassis.facts(now_ns))
         return found
 
     def _holds(self, node: Node, one: Active, now_ns: int) -> bool:
@@ -445,6 +450,7 @@ class Rules:
         return {
             "nodes": {name: dump_node(node) for name, node in self._nodes.items()},
             "links": self.links.dump(),
+            "chassis": self.chassis.dump(),
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -452,6 +458,8 @@ class Rules:
         self._nodes = {name: load_node(node) for name, node in state["nodes"].items()}
         if "links" in state:
             self.links.load(state["links"])
+        if "chassis" in state:
+            self.chassis.load(state["chassis"])
 
 
 _OBSERVED = frozenset({"event", "gpu", "source", "host", "disk", "bmc"})
