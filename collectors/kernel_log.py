@@ -26,12 +26,12 @@ from collectors import options as base
 from collectors.command import Runner
 from collectors.events import EVENT_METRICS, INFO, event, spaced
 from collectors.kernel_cursor import CursorFile, Position
-from collectors.kernel_file import FileTail, Line
 from collectors.kernel_journal import JournalReader
 from collectors.kernel_kmsg import KmsgReader
-from collectors.kernel_lines import Lines, of_interest, unreadable
-from collectors.kernel_records import Record, journal_record, kmsg_record, text_record
+from collectors.kernel_lines import Lines, unreadable
+from collectors.kernel_records import Record
 from collectors.kernel_storm import Storm
+from collectors.kernel_text import TextReader
 from collectors.sample import Batch, Context, Metric, Problem, Sample, SourceUnavailable, Tags, clip
 
 SECOND_NS = 1_000_000_000
@@ -75,83 +75,6 @@ class Reader(Protocol):
     def position(self) -> Position: ...
     def read(self, now_ns: int, limit_records: int) -> list[Record]: ...
     def close(self) -> None: ...
-
-
-class TextReader:
-    """Reads a log file of any form, and gives its lines the truest time they tell.
-
-    The kernel's own stamp says more than a date: syslog daemons read the whole kernel ring
-    again when they start and write old lines with a new date.
-    """
-
-    kind = "file"
-
-    def __init__(self, path: Path, boot_ns: Callable[[], int]) -> None:
-        self._tail = FileTail(path)
-        self._path = path
-        self._boot_ns = boot_ns
-        self._first = True  # no cursor: only this boot counts
-        self._before: Record | None = None
-        self._above = b""
-        self.problems = self._tail.problems
-
-    def resume(self, position: Position | None) -> None:
-        """Goes on where ``position`` of the same file ended."""
-        if position is not None and position.get("path") == str(self._path):
-            self._first = False
-            self._tail.resume(position)
-
-    def position(self) -> Position:
-        """Where to go on."""
-        return {"kind": self.kind, "path": str(self._path), **self._tail.position()}
-
-    def read(self, now_ns: int, limit_records: int) -> list[Record]:
-        """New records with their UTC times."""
-        found: list[Record] = []
-        boot_ns = self._boot_ns()
-        for line in self._tail.read(limit_records):
-            record = self._record(line, now_ns, boot_ns)
-            if record is not None:
-                found.append(record)
-        return found
-
-    def close(self) -> None:
-        """Lets go of the file."""
-        self._tail.close()
-
-    def _record(self, line: Line, now_ns: int, boot_ns: int) -> Record | None:
-        above, self._above = self._above, line.raw
-        if not of_interest(line.raw):
-            return None
-        before = None
-        if line.raw[:1] in (b" ", b"\t"):  # shares the stamp of the line above it
-            before = self._read(above, now_ns, self._before)
-        record = self._read(line.raw, now_ns, before)
-        if record is None:
-            return None
-        self._before = record
-        time_ns = self._time(record, now_ns, boot_ns)
-        if self._first and not line.live and time_ns < boot_ns:
-            return None
-        return Record(record.text, record.kernel, time_ns, record.uptime_ns)
-
-    @staticmethod
-    def _read(raw: bytes, now_ns: int, before: Record | None) -> Record | None:
-        text = raw.decode("utf-8", "replace").strip("\r\0\x1e")
-        if text.startswith("{"):
-            return journal_record(text)
-        return kmsg_record(text) or text_record(text, now_ns, before)
-
-    def _time(self, record: Record, now_ns: int, boot_ns: int) -> int:
-        dated_ns = record.time_ns
-        if record.uptime_ns is not None and boot_ns and (dated_ns is None or dated_ns >= boot_ns):
-            by_uptime_ns = boot_ns + record.uptime_ns
-            if by_uptime_ns <= now_ns + 5 * SECOND_NS:
-                return max(1, min(by_uptime_ns, now_ns))
-        if dated_ns is not None:
-            return max(1, min(dated_ns, now_ns))
-        # No stamp at all: the line is not newer than the file itself.
-        return max(1, min(self._tail.mtime_ns or now_ns, now_ns))
 
 
 class KernelLog:

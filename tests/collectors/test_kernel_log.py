@@ -314,6 +314,32 @@ def test_an_indented_line_shares_the_stamp_of_the_line_above(
     assert (one.tag("kind"), one.time_ns) == ("gpu_lost", boot_ns + 100_500_000_000)
 
 
+def test_a_line_whose_stamp_runs_on_was_written_since_the_last_look(
+    start: Callable[[], KernelLog], log: Path
+) -> None:
+    """The kernel's clock has drifted, or the stamp is of another machine's clock."""
+    source = start()
+    append(log, "[  100.500000] usb: words\n")
+    source.collect(NOW_NS - 10 * SECOND)
+    append(log, f"[  200.500000] {line(79)}[131453.740758] {line(48)}")
+    times = [one.time_ns for one in source.collect(NOW_NS).samples]
+    assert times == [NOW_NS - 10 * SECOND, NOW_NS]
+
+
+def test_the_ring_written_once_more_keeps_its_true_times(
+    start: Callable[[], KernelLog], log: Path
+) -> None:
+    boot_ns = (NOW_NS - 1_000 * SECOND) // SECOND * SECOND
+    first = start()
+    append(log, f"[  100.500000] {line(79)}[  900.000000] usb: words\n")
+    first.collect(NOW_NS - 10 * SECOND)
+    first.acknowledge()
+    first.close()
+    second = start()
+    append(log, f"[  100.500000] {line(79)}[  900.000000] usb: words\n")
+    assert [one.time_ns for one in second.collect(NOW_NS).samples] == [boot_ns + 100_500_000_000]
+
+
 def test_no_time_lies_in_the_future(start: Callable[[], KernelLog], log: Path) -> None:
     append(log, f"2099-01-01T00:00:00Z h kernel: {line(79)}[999999999.000000] {line(48)}")
     assert all(one.time_ns <= NOW_NS for one in start().collect(NOW_NS).samples)

@@ -1,0 +1,134 @@
+"""Reads the kernel's messages from a log file of any form, with the truest time each tells.
+
+The kernel's own stamp says more than a date: a syslog daemon or ``dmesg`` that starts again writes
+the whole kernel ring once more, old lines with a new date. Such lines are known by stamps that run
+back. A line whose stamp runs on was written since the last look, whatever the stamp says.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from collectors.kernel_cursor import Position
+from collectors.kernel_file import FileTail, Line
+from collectors.kernel_lines import of_interest
+from collectors.kernel_records import Record, journal_record, kmsg_record, text_record
+
+SECOND_NS = 1_000_000_000
+_UPTIME = re.compile(rb"\[\s*(\d{1,10})\.(\d{6})\]|^\d{1,6},\d{1,19},(\d{1,18}),")
+_FRONT_BYTES = 120
+# The boot time that /proc tells moves a little when the clock is set.
+_SAME_BOOT_NS = 60 * SECOND_NS
+
+
+class TextReader:
+    """Takes new records from the file ``path``."""
+
+    kind = "file"
+
+    def __init__(self, path: Path, boot_ns: Callable[[], int]) -> None:
+        self._tail = FileTail(path)
+        self._path = path
+        self._read_boot_ns = boot_ns
+        self._boot_ns = 0
+        self._first = True  # no cursor: only this boot counts
+        self._before: Record | None = None
+        self._above = b""
+        self._looked_ns = 0
+        self._newest_uptime_ns = 0
+        self.problems = self._tail.problems
+
+    def resume(self, position: Position | None) -> None:
+        """Goes on where ``position`` of the same file ended."""
+        if position is None or position.get("path") != str(self._path):
+            return
+        self._first = False
+        self._tail.resume(position)
+        looked_ns, uptime_ns, boot_ns = (
+            position.get(name) for name in ("looked_ns", "uptime_ns", "boot_ns")
+        )
+        self._looked_ns = looked_ns if isinstance(looked_ns, int) else 0
+        same_boot = isinstance(boot_ns, int) and abs(boot_ns - self._read_boot_ns()) < _SAME_BOOT_NS
+        if same_boot and isinstance(uptime_ns, int):
+            self._newest_uptime_ns = uptime_ns
+
+    def position(self) -> Position:
+        """Where to go on."""
+        return {
+            "kind": self.kind,
+            "path": str(self._path),
+            "looked_ns": self._looked_ns,
+            "uptime_ns": self._newest_uptime_ns,
+            "boot_ns": self._boot_ns,
+            **self._tail.position(),
+        }
+
+    def read(self, now_ns: int, limit_records: int) -> list[Record]:
+        """New records with their UTC times."""
+        found: list[Record] = []
+        lines = self._tail.read(limit_records)
+        if not lines:
+            self._looked_ns = now_ns
+            return found
+        self._boot_ns = self._read_boot_ns()
+        for line in lines:
+            record = self._record(line, now_ns)
+            if record is not None:
+                found.append(record)
+        self._looked_ns = now_ns
+        return found
+
+    def close(self) -> None:
+        """Lets go of the file."""
+        self._tail.close()
+
+    def _record(self, line: Line, now_ns: int) -> Record | None:
+        above, self._above = self._above, line.raw
+        runs_on = self._runs_on(line.raw)
+        if not of_interest(line.raw):
+            return None
+        before = None
+        if line.raw[:1] in (b" ", b"\t"):  # shares the stamp of the line above it
+            before = _read(above, now_ns, self._before)
+        record = _read(line.raw, now_ns, before)
+        if record is None:
+            return None
+        self._before = record
+        time_ns = self._time(record, line.live and runs_on, now_ns)
+        if self._first and not line.live and time_ns < self._boot_ns:
+            return None
+        return Record(record.text, record.kernel, time_ns, record.uptime_ns)
+
+    def _runs_on(self, raw: bytes) -> bool:
+        """Whether the kernel's stamp on this line is newer than all before it."""
+        found = _UPTIME.search(raw[:_FRONT_BYTES])
+        if found is None:
+            return False
+        us = int(found[3]) if found[3] else int(found[1]) * 1_000_000 + int(found[2])
+        newer = us * 1000 > self._newest_uptime_ns
+        self._newest_uptime_ns = max(self._newest_uptime_ns, us * 1000)
+        return newer
+
+    def _time(self, record: Record, runs_on: bool, now_ns: int) -> int:
+        dated_ns = record.time_ns
+        if runs_on and record.uptime_ns is not None:
+            by_uptime_ns = self._boot_ns + record.uptime_ns if self._boot_ns else now_ns
+            return max(1, min(max(by_uptime_ns, self._looked_ns), now_ns))
+        this_boot = self._boot_ns and (dated_ns is None or dated_ns >= self._boot_ns)
+        if record.uptime_ns is not None and this_boot:
+            by_uptime_ns = self._boot_ns + record.uptime_ns
+            if by_uptime_ns <= now_ns + 5 * SECOND_NS:
+                return max(1, min(by_uptime_ns, now_ns))
+        if dated_ns is not None:
+            return max(1, min(dated_ns, now_ns))
+        # No stamp at all: the line is not newer than the file itself.
+        return max(1, min(self._tail.mtime_ns or now_ns, now_ns))
+
+
+def _read(raw: bytes, now_ns: int, before: Record | None) -> Record | None:
+    text = raw.decode("utf-8", "replace").strip("\r\0\x1e")
+    if text.startswith("{"):
+        return journal_record(text)
+    return kmsg_record(text) or text_record(text, now_ns, before)
