@@ -1,10 +1,18 @@
-"""The GPU part of the table of ``tocsin parse``."""
+"""The part of GPUs and drives in the table of ``tocsin parse``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from collectors import dcgm_dmon, dcgm_exporter_text, dcgm_json, smi_csv, smi_lists, smi_xml
+from collectors import (
+    dcgm_dmon,
+    dcgm_exporter_text,
+    dcgm_json,
+    nvme_text,
+    smi_csv,
+    smi_lists,
+    smi_xml,
+)
 from collectors.sample import Problem, Sample
 
 GPU_PARSERS: dict[str, Callable[[str | bytes, str, int], tuple[list[Sample], list[Problem]]]] = {
@@ -12,6 +20,8 @@ GPU_PARSERS: dict[str, Callable[[str | bytes, str, int], tuple[list[Sample], lis
     "dcgmi-diag": dcgm_json.parse_diag,
     "dcgmi-dmon": dcgm_dmon.parse,
     "dcgmi-health": dcgm_json.parse_health,
+    "nvme-smart-log": nvme_text.parse,
+    "smartctl": nvme_text.parse,
     "nvidia-smi-xml": smi_xml.parse,
     "nvidia-smi-csv": smi_csv.parse,
     "nvidia-smi-list": smi_lists.parse_list,
