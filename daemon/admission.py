@@ -21,7 +21,8 @@ NUMBER_MEASUREMENTS = frozenset(
     {"gpu", "ib_port", "fabric_port", "bmc", "host", "disk", "pcie", "slurm_node"}
 )
 HEAD_MEASUREMENTS = frozenset(
-    {"fabric_port", "slurm_node", "slurm_event", "risk", "decision", "fleet"}
+    {"fabric_port", "slurm_node", "slurm_event", "risk", "decision"}
+    | {"fleet", "fleet_top", "fleet_histogram"}
 )
 # Tags that would make a new series for every job or reading.
 FORBIDDEN_TAGS = frozenset(
