@@ -180,13 +180,13 @@ class FabricSource:
     def close(self) -> None:
         """Programs end with their cycle: nothing is held open."""
 
-    def leaves(self) -> dict[str, tuple[str, ...]]:
-        """Node -> the switches that it hangs on (GUIDs), for common causes: as last known."""
+    def groups(self) -> dict[str, tuple[str, ...]]:
+        """Node -> its leaf switches, as groups for common causes and caps: as last known."""
         found: dict[str, set[str]] = {}
         for subnet in self.subnets.values():
-            for node, guids in subnet.cabling.leaves().items():
-                found.setdefault(node, set()).update(guids)
-        return {node: tuple(sorted(guids)) for node, guids in found.items()}
+            for node, names in subnet.cabling.groups().items():
+                found.setdefault(node, set()).update(names)
+        return {node: tuple(sorted(names)) for node, names in found.items()}
 
     # ---- inside ----------------------------------------------------------------------------
 

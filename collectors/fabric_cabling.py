@@ -71,10 +71,17 @@ class Cabling:
             found.setdefault(cable.node, set()).add(guid)
         return {node: tuple(sorted(guids)) for node, guids in found.items()}
 
+    def groups(self) -> dict[str, tuple[str, ...]]:
+        """Node -> the switches that it hangs on, as policy names groups: ``leaf leaf-0-0``."""
+        return {
+            node: tuple(f"leaf {self.names.get(guid) or guid}" for guid in guids)
+            for node, guids in self.leaves().items()
+        }
+
     def dump(self) -> list[list[Any]]:
         """As JSON data."""
         return [
-            [guid, port, cable.node, cable.device, cable.guid, cable.port]
+            [guid, port, cable.node, cable.device, cable.guid, cable.port, self.names.get(guid)]
             for (guid, port), cable in self.cables.items()
         ]
 
@@ -85,9 +92,10 @@ def load_cabling(path: Path, subnet: str) -> Cabling:
     try:
         with open(path, "rb") as file:
             rows = json.loads(file.read(LIMIT_BYTES))[subnet]
-        for guid, port, node, device, adapter, adapter_port in rows:
+        for guid, port, node, device, adapter, adapter_port, name in rows:
             cable = Cable(str(node), str(device), str(adapter), int(adapter_port))
             cabling.cables[str(guid), int(port)] = cable
+            cabling.names[str(guid)] = str(name or "")
     except (OSError, ValueError, KeyError, TypeError):
         return Cabling()
     return cabling

@@ -19,7 +19,7 @@ _CA = re.compile(rf"CA:?\s+'({_DEVICE})'\s*\Z")
 _CA_ANY = re.compile(r"CA:?\s+'")
 _PORT = re.compile(r"Port (\d{1,3}):\s*\Z")
 _PAIR = re.compile(r"([A-Z][A-Za-z0-9 ]{1,30}):\s*(.*)\Z")
-_RATE = re.compile(r"\d{1,5}(?:\.\d{1,5})?\Z")
+_RATE = re.compile(r"(\d{1,5}(?:\.\d{1,5})?)(?: \([A-Z]{2,4}\d{0,2}\))?\Z")
 _STOPPED = re.compile(rf"stat of IB device '({_DEVICE})' failed")
 _SILENT = frozenset(
     {
@@ -82,7 +82,8 @@ def _ibstat_field(key: str, value: str, line: str, problems: Problems) -> dict[s
         return _one("physical_state", physical_state_of(value), line, problems)
     if key == "Rate":
         # Whole Gb/s. Which width and lane speed make it up, it does not say.
-        rate = float(value) * 1e9 if _RATE.match(value) else None
+        match = _RATE.match(value)
+        rate = float(match.group(1)) * 1e9 if match else None
         return _one("rate_bits_per_second", rate, line, problems)
     if key not in _SILENT:
         problems.unknown(line, "ibstat")

@@ -67,7 +67,7 @@ def whole_lines(text: str | bytes, problems: Problems) -> Iterator[str]:
     """
     if isinstance(text, bytes):
         text = text.decode("utf-8", "replace")
-    lines = text.split("\n")
+    lines = text.removeprefix("\ufeff").split("\n")
     last = lines.pop()
     for line in lines:
         line = line.rstrip()

@@ -104,6 +104,13 @@ def test_one_port_printed_alone_is_read_like_one_of_many() -> None:
     assert port(samples, device="mlx5_0", port="1").number("rate_bits_per_second") == 200e9
 
 
+def test_a_rate_with_the_name_of_its_speed_is_read() -> None:
+    text = "\ufeffCA 'mlx4_0'\r\n\tPort 2:\r\n\t\tState: Active\r\n\t\tRate: 40 (FDR10)\r\n"
+    samples, problems = IB_PARSERS["ibstat"](text, "n7", NOW_NS)
+    assert not problems
+    assert port(samples, device="mlx4_0", port="2").number("rate_bits_per_second") == 40e9
+
+
 def test_ibstatus_tells_width_and_lane_speed_of_two_lanes() -> None:
     samples, _ = read("ibstatus", "sysfs-ibstatus.txt")
     one = port(samples, device="mlx5_2")

@@ -74,7 +74,7 @@ def test_a_dead_link_is_found_by_the_cabling_that_the_head_remembers(
     fabric = own("--hosts", "4")
     state = tmp_path / "fabric"
     state.mkdir()
-    rows = [["0xfc6a1c0300200000", 4, "gpu-0004", "mlx5_0", "0xb8cef60300100031", 1]]
+    rows = [["0xfc6a1c0300200000", 4, "gpu-0004", "mlx5_0", "0xb8cef60300100031", 1, "leaf-0-0"]]
     (state / "cabling.json").write_text(json.dumps({"ib": rows}))
     fabric.console('Unlink "H-gpu-0004-r0"[1]')
     code, text = ask(capsys, "gpu-0004", "--state-dir", str(state))
