@@ -180,7 +180,8 @@ class Node:
     counted_ns: int = 0  # newest reading when the GPUs were last counted
     gpus: dict[str, Gpu] = field(default_factory=dict)
     sources: dict[str, GpuSource] = field(default_factory=dict)
-    critical: dict[str, int] = field(default_factory=dict)  # BMC sensor -> readings in a row
+    # What must be read several times in a row (BMC sensor, PCIe device) -> how often it was.
+    critical: dict[str, int] = field(default_factory=dict)
     inventory: dict[str, tuple[str, int]] = field(default_factory=dict)  # PCI -> (gpu, time)
     active: dict[tuple[str, str, str], Active] = field(default_factory=dict)
     over: dict[tuple[str, str, str], int] = field(default_factory=dict)  # spent: newest onset

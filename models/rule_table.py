@@ -48,6 +48,8 @@ class Thresholds:
     clock_offset_seconds: float = 5.0
     # Readings in a row in which a BMC must call a sensor critical.
     bmc_readings: int = 2
+    # Readings in a row in which a PCIe device must be gone, or its link narrow.
+    pcie_readings: int = 2
 
     def fresh_ns(self, interval_ns: int) -> int:
         """For how long a reading of something that comes every ``interval_ns`` is evidence."""
@@ -170,6 +172,24 @@ RULES: Mapping[str, Rule] = MappingProxyType(
                 "one line",
                 Remedy.ALERT,
                 _LATCHED,
+            ),
+            Rule(
+                "pcie_gone",
+                "gpu",
+                "A PCIe device is no longer there, or reads all ones: it is off the bus. A drain "
+                "for a GPU, an alert for a network card or a disk.",
+                "two readings in a row (a reset of the GPU takes it away for a moment)",
+                Remedy.DRAIN,
+                _STATE,
+            ),
+            Rule(
+                "pcie_width",
+                "gpu",
+                "A PCIe link has fewer lanes than both of its ends can do. The speed is not "
+                "judged: an idle GPU lowers it by itself.",
+                "two readings in a row",
+                Remedy.ALERT,
+                _STATE,
             ),
             Rule(
                 "memory_uncorrected",

@@ -151,6 +151,24 @@ def bmc_critical(sensor: str) -> Finding:
     )
 
 
+def pcie_gone(is_gpu: bool) -> Finding:
+    """A PCIe device that does not answer any more."""
+    remedy = Remedy.DRAIN if is_gpu else Remedy.ALERT
+    text = "GPU is off the PCIe bus" if is_gpu else "PCIe device is gone"
+    return Finding("pcie_gone", "gone", remedy, 3, text, "restart the node; look at its seating")
+
+
+def pcie_width(fields: Mapping[str, Value]) -> Answer:
+    """``link_width`` against the most that both ends can do."""
+    width, most = fields.get("link_width"), fields.get("link_width_max")
+    if not isinstance(width, float) or not isinstance(most, float) or width <= 0:
+        return None
+    if width >= most:
+        return False
+    text = f"PCIe link has {width:g} of {most:g} lanes"
+    return Finding("pcie_width", "lanes", Remedy.ALERT, 2, text, "reseat the card or its riser")
+
+
 # Rules whose latched fact a good NVML reading of the same GPU ends.
 ENDED_BY_READING = frozenset({"driver_init"})
 

@@ -39,6 +39,8 @@ _BOOT_SLACK_NS = 60 * SECOND_NS
 _KEYS_LIMIT = 256
 # Thousands of BMCs are read in turn: their readings count for some minutes.
 _BMC_INTERVAL_NS = 300 * SECOND_NS
+_DISK_INTERVAL_NS = 300 * SECOND_NS
+_PCIE_INTERVAL_NS = 60 * SECOND_NS
 _FORCE = {Remedy.NONE: 0, Remedy.ALERT: 1, Remedy.DRAIN: 2}
 
 Key = tuple[str, str, str]
@@ -84,6 +86,8 @@ class Rules:
             self._source(node, sample)
         elif measurement == "host":
             self._host(name, node, sample)
+        elif measurement == "pcie":
+            self._pcie(name, node, sample)
         else:
             self._disk(name, node, sample)
 
@@ -370,7 +374,33 @@ class Rules:
         device = sample.tag("device")
         entity = Entity("disk", name, device)
         answer = rulebook.disk_warning(sample.fields)
-        self._state(node, "disk", entity, answer, sample.time_ns, node.host_interval_ns)
+        self._state(node, "disk", entity, answer, sample.time_ns, _DISK_INTERVAL_NS)
+
+    def _pcie(self, name: str, node: Node, sample: Sample) -> None:
+        where = sample.tag("address")
+        label = node.gpu_of(where)
+        present = sample.number("present")
+        gone: Answer = None
+        if present is not None:
+            gone = rulebook.pcie_gone(label != where) if present < 1 else False
+        entity = Entity("gpu" if label != where else "chassis", name, label)
+        for rule, answer in (
+            ("pcie_gone", gone),
+            ("pcie_width", rulebook.pcie_width(sample.fields)),
+        ):
+            answer = self._in_a_row(node, f"{rule} {where}", answer)
+            self._state(node, rule, entity, answer, sample.time_ns, _PCIE_INTERVAL_NS)
+
+    def _in_a_row(self, node: Node, what: str, answer: Answer) -> Answer:
+        """``answer``, but a finding only once it was made several times in a row."""
+        if not isinstance(answer, Finding):
+            if answer is False:
+                node.critical.pop(what, None)
+            return answer
+        count = node.critical.get(what, 0) + 1
+        node.critical[what] = count
+        _trim(node.critical)
+        return answer if count >= self.thresholds.pcie_readings else None
 
     def _bmc(self, name: str, node: Node, sample: Sample) -> None:
         critical = sample.number("critical")
@@ -462,7 +492,7 @@ class Rules:
             self.chassis.load(state["chassis"])
 
 
-_OBSERVED = frozenset({"event", "gpu", "source", "host", "disk", "bmc"})
+_OBSERVED = frozenset({"event", "gpu", "source", "host", "disk", "bmc", "pcie"})
 _GPU_STATES = tuple(zip(rulebook.GPU_STATE_RULES, rulebook.GPU_STATES, strict=True))
 _CODES = {
     "gpu_lost": "lost",
@@ -475,6 +505,8 @@ _CODES = {
     "gpu_vanished": "vanish",
     "filesystem_readonly": "fs",
     "bmc_critical": "bmc",
+    "pcie_gone": "gone",
+    "pcie_width": "lanes",
     "disk": "smart",
     "clock": "clock",
 }

@@ -595,7 +595,7 @@ def test_an_uncorrectable_host_memory_error_is_one_fact_by_line_or_by_count(rule
     assert [fact.code for fact in other.facts(NOW, {})] == ["ue"]
 
 
-# ---- the chassis ------------------------------------------------------------------------------
+# ---- the chassis ----------------------------------------------------------------------------
 
 
 def bmc(at: int, critical: float, sensor: str = "FAN3") -> Sample:
@@ -654,6 +654,43 @@ def test_log_entries_from_before_the_restart_are_history(rules: Rules) -> None:
     assert told(rules) == []
 
 
+# ---- PCIe -----------------------------------------------------------------------------------
+
+
+def pcie(at: int, address: str = "0000:9b:00", **fields: float) -> Sample:
+    full = {"present": 1.0, "link_width": 16.0, "link_width_max": 16.0} | fields
+    return sample("pcie", at, full, node="n3", address=address)
+
+
+def test_a_gpu_that_leaves_the_bus_in_sysfs_drains_at_the_second_reading(rules: Rules) -> None:
+    feed(rules, [inventory(4, "0000:9b:00"), pcie(NOW), pcie(NOW + 30 * SECOND, present=0.0)])
+    assert told(rules, NOW + 30 * SECOND) == []
+    feed(rules, [pcie(NOW + 60 * SECOND, present=0.0)])
+    (fact,) = rules.facts(NOW + 60 * SECOND, {})
+    assert (fact.code, fact.remedy, fact.entity.device) == ("gone", Remedy.DRAIN, "gpu4")
+    feed(rules, [pcie(NOW + 90 * SECOND)])
+    assert told(rules, NOW + 90 * SECOND) == []
+
+
+def test_a_reset_that_takes_a_gpu_away_for_a_moment_is_no_fact(rules: Rules) -> None:
+    feed(rules, [inventory(4, "0000:9b:00")])
+    for step in range(20):
+        at = NOW + step * 30 * SECOND
+        feed(rules, [pcie(at, present=float(step % 2))])
+        assert told(rules, at) == []
+
+
+def test_another_device_that_is_gone_or_a_narrow_link_alerts(rules: Rules) -> None:
+    for step in range(2):
+        at = NOW + step * 30 * SECOND
+        feed(rules, [pcie(at, "0000:41:00", present=0.0), pcie(at, "0000:3b:00", link_width=8.0)])
+    facts = {fact.code: (fact.remedy, fact.text) for fact in rules.facts(at, {})}
+    assert facts == {
+        "gone": (Remedy.ALERT, "PCIe device is gone"),
+        "lanes": (Remedy.ALERT, "PCIe link has 8 of 16 lanes"),
+    }
+
+
 # ---- memory ---------------------------------------------------------------------------------
 
 
@@ -699,6 +736,9 @@ FIELDS = st.dictionaries(
             "boot_time_seconds",
             "clock_offset_seconds",
             "critical",
+            "present",
+            "link_width",
+            "link_width_max",
             "up",
         ]
     ),
@@ -716,7 +756,7 @@ SAMPLES = st.builds(
         kind=kind,
         code=code,
     ),
-    st.sampled_from(["gpu", "event", "host", "source", "disk", "bmc", "other"]),
+    st.sampled_from(["gpu", "event", "host", "source", "disk", "bmc", "pcie", "other"]),
     st.integers(1, 2**62),
     FIELDS,
     st.sampled_from(["", "0", "3", "x"]),
