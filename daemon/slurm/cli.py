@@ -42,6 +42,11 @@ from daemon.slurm.session import Session, SessionError
 
 # A node named in one command; scontrol takes lines far longer, slurmctld too.
 NAMES_PER_WRITE = 2000
+# Groups that are looked at together at most.
+ROUND_LIMIT = 50
+
+# A value (a reason) and the nodes that get it.
+_Group = tuple[str, list[str]]
 
 
 def _no_window() -> None:
@@ -185,12 +190,7 @@ class CliAdapter:
         log = self._controller_log()
         try:
             with Session(self._argv(), self._tools.environment(), self._monotonic) as session:
-                written: dict[str, str] = {}
-                for value, names in groups_of(values):
-                    for begin in range(0, len(names), NAMES_PER_WRITE):
-                        some = names[begin : begin + NAMES_PER_WRITE]
-                        went = self._one_group(session, write, value, some, check, log, tally)
-                        written.update(dict.fromkeys(went, value))
+                written = self._rounds(session, write, _split(values), check, log, tally)
                 if written:
                     self._read_back(session, write, written, tally)
         except SessionError as error:
@@ -204,46 +204,78 @@ class CliAdapter:
             tally.rest(values, str(error))
         return tally.outcome()
 
-    def _one_group(
+    def _rounds(
         self,
         session: Session,
         write: _Write,
-        value: str,
-        names: list[str],
+        groups: list[_Group],
         check: Check,
         log: ControllerLog,
         tally: _Tally,
-    ) -> list[str]:
-        """Look, check, write. Answers the names that were written, perhaps."""
-        begin = log.position()
-        started = self._monotonic()
-        nodes = self._look(session, names)
-        allowed: list[str] = []
-        for name in names:
-            node = nodes.get(name)
-            why = "Slurm does not know this node" if node is None else check(node)
-            if why:
-                tally.skipped[name] = why
-            else:
-                allowed.append(name)
-        if not allowed:
-            return []
-        command = write.command(compress(allowed), value)
-        self._window()
-        # From here on the write may have happened, until we know better.
-        tally.unknown.update(dict.fromkeys(allowed, f"the {write.verb} was sent, no answer came"))
+    ) -> dict[str, str]:
+        """Looks and writes, round after round. Answers what was written, perhaps.
+
+        A look costs slurmctld its whole node table, whatever is asked for. On a large cluster
+        that is a hundred times a write, so a round takes as many groups as can be written in
+        the time that the look took: the window at most doubles. On a small one it is one.
+        """
+        written: dict[str, str] = {}
+        at = 0
+        size = 1
+        while at < len(groups):
+            some = groups[at : at + size]
+            at += size
+            started = self._monotonic()
+            begin = log.position()
+            allowed = self._allowed(session, some, check, tally)
+            looked = self._monotonic()
+            if allowed:
+                self._window()
+            for value, names in allowed:
+                self._send(session, write, value, names, tally)
+                tally.window_seconds = max(tally.window_seconds, self._monotonic() - started)
+                written.update(dict.fromkeys(names, value))
+            if allowed:
+                write_seconds = max(1e-4, (self._monotonic() - looked) / len(allowed))
+                size = min(ROUND_LIMIT, max(1, int((looked - started) / write_seconds)))
+            if write is not _COMMENT:
+                for value, names in allowed:
+                    self._mend(session, log, begin, value, names, tally)
+        return written
+
+    def _allowed(
+        self, session: Session, groups: list[_Group], check: Check, tally: _Tally
+    ) -> list[_Group]:
+        """Looks, and leaves what the caller's check lets pass."""
+        nodes = self._look(session, [name for _, names in groups for name in names])
+        allowed: list[_Group] = []
+        for value, names in groups:
+            passed: list[str] = []
+            for name in names:
+                node = nodes.get(name)
+                why = "Slurm does not know this node" if node is None else check(node)
+                if why:
+                    tally.skipped[name] = why
+                else:
+                    passed.append(name)
+            if passed:
+                allowed.append((value, passed))
+        return allowed
+
+    def _send(
+        self, session: Session, write: _Write, value: str, names: list[str], tally: _Tally
+    ) -> None:
+        """Sends one request. From here on it may have happened, until we know better."""
+        command = write.command(compress(names), value)
+        tally.unknown.update(dict.fromkeys(names, f"the {write.verb} was sent, no answer came"))
         if write is _COMMENT:
-            said = self._apart(["update", f"NodeName={compress(allowed)}", command])
+            said = self._apart(["update", f"NodeName={compress(names)}", command])
         else:
             said = session.ask(command, self._deadline_seconds)
-        tally.window_seconds = max(tally.window_seconds, self._monotonic() - started)
         if said and _certainly_not_written(said):
-            for name in allowed:
+            for name in names:
                 del tally.unknown[name]
             raise _refusal(said)
-        if write is not _COMMENT:
-            self._mend(session, log, begin, value, allowed, tally)
-        return allowed
 
     def _apart(self, arguments: list[str]) -> str:
         """One command in a process of its own; answers what it said when it failed."""
@@ -370,6 +402,15 @@ class CliAdapter:
             why = "" if match else "slurmctld logs to syslog"
             self._log = ControllerLog(Path(match[1]) if match else None, why)
         return self._log
+
+
+def _split(values: Mapping[str, str]) -> list[_Group]:
+    """One group a value, none longer than one command may be."""
+    return [
+        (value, names[begin : begin + NAMES_PER_WRITE])
+        for value, names in groups_of(values)
+        for begin in range(0, len(names), NAMES_PER_WRITE)
+    ]
 
 
 _NOT_SENT = re.compile(r"connect failure|connection failure|Munge encode failed", re.IGNORECASE)
