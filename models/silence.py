@@ -319,7 +319,7 @@ class SilenceTracker:
 
 # Sources that the head reads about a node; they say nothing about the node's agent.
 HEAD_SOURCES = frozenset(
-    {"slurm", "bmc", "ipmi", "redfish", "fabric", "dcgm_exporter", "dcgm_host", "gateway"}
+    {"slurm", "bmc", "ipmi", "redfish", "fabric", "dcgm_exporter", "dcgm_exporters", "head"}
 )
 # What only the node itself can have read, for senders that write no ``source`` readings.
 _NODE_MEASUREMENTS = frozenset({"gpu", "host", "disk", "pcie", "ib_port"})

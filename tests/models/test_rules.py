@@ -633,6 +633,13 @@ def test_readings_of_a_bmc_do_not_make_an_agent_look_up_to_date(rules: Rules) ->
     assert told(rules) == []
 
 
+def test_what_the_head_reads_does_not_make_an_agent_look_up_to_date(rules: Rules) -> None:
+    feed(rules, [host(NOW - 7_300 * SECOND)])
+    for one in [source("bmc", NOW), source("dcgm_exporter", NOW), xid(79, NOW - 7_200 * SECOND)]:
+        rules.observe(one, NOW)
+    assert told(rules) == []
+
+
 def test_a_critical_log_entry_alerts_until_the_bmc_says_it_is_over(rules: Rules) -> None:
     feed(rules, [sel("power_supply_input_lost", NOW, 3.0), sel("fan_lower_warning", NOW, 1.0)])
     (fact,) = rules.facts(NOW, {})

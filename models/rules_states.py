@@ -1,0 +1,268 @@
+"""What readings say of a node: states that hold as long as fresh readings say so.
+
+One method for each measurement. A reading that says nothing (a field that was not read) changes
+nothing; one that is older than what is known is left out.
+"""
+
+from __future__ import annotations
+
+from collectors.sample import Sample
+from models import rulebook
+from models.gpu_count import GPU_SOURCES, count_gpus
+from models.rule_latch import KEYS_LIMIT, latch, reboot, trim
+from models.rule_state import SECOND_NS, Active, Gpu, GpuSource, Node, fact_of, paced
+from models.rulebook import Answer, Finding, Thresholds
+from models.voices import Entity
+
+# Clock steps move the boot time that a node reports by some seconds; a restart by more.
+_BOOT_SLACK_NS = 60 * SECOND_NS
+# Thousands of BMCs are read in turn: their readings count for some minutes.
+_BMC_INTERVAL_NS = 300 * SECOND_NS
+_DISK_INTERVAL_NS = 300 * SECOND_NS
+_PCIE_INTERVAL_NS = 60 * SECOND_NS
+_GPU_STATES = tuple(zip(rulebook.GPU_STATE_RULES, rulebook.GPU_STATES, strict=True))
+_CODES = {
+    "gpu_lost": "lost",
+    "recovery_action": "recov",
+    "row_remap_failed": "remap",
+    "row_remap_pending": "pending",
+    "ecc_sram_threshold": "sram",
+    "ecc_uncorrected": "ecc",
+    "gpu_count": "count",
+    "gpu_vanished": "vanish",
+    "filesystem_readonly": "fs",
+    "bmc_critical": "bmc",
+    "pcie_gone": "gone",
+    "pcie_width": "lanes",
+    "disk": "smart",
+    "clock": "clock",
+}
+
+
+class States:
+    """Brings the state facts of a node up to date with each reading."""
+
+    def __init__(self, thresholds: Thresholds) -> None:
+        self.thresholds = thresholds
+
+    def source(self, node: Node, sample: Sample) -> None:
+        """A ``source`` reading: whether what counts GPUs works."""
+        name = sample.tag("source")
+        if name not in GPU_SOURCES:
+            return
+        up = sample.number("up") == 1.0
+        one = node.sources.get(name)
+        if one is None:
+            since_ns = sample.time_ns if up else 0
+            node.sources[name] = GpuSource(up, sample.time_ns, 0, since_ns)
+            return
+        if sample.time_ns < one.time_ns:
+            return
+        one.interval_ns = paced(one.interval_ns, sample.time_ns - one.time_ns)
+        if up and (not one.up or not one.since_ns):
+            one.since_ns = sample.time_ns
+        one.up, one.time_ns = up, sample.time_ns
+
+    def gpu(self, name: str, node: Node, sample: Sample) -> None:
+        """A reading of one GPU."""
+        index = sample.tag("gpu")
+        if not index:
+            return
+        gpu = node.gpus.get(index)
+        uuid = sample.tag("uuid")
+        if gpu is None or (uuid and gpu.uuid and uuid != gpu.uuid):
+            gpu = node.gpus[index] = Gpu(uuid=uuid)
+            trim(node.gpus)
+        if sample.time_ns < gpu.time_ns or sample.time_ns < node.boot_ns:
+            return
+        fields = sample.fields
+        gpu.take(sample.time_ns)
+        node.gpu_since_ns = node.gpu_since_ns or sample.time_ns
+        gpu.uuid = uuid or gpu.uuid
+        if "mig_enabled" in fields:
+            gpu.mig = fields["mig_enabled"] == 1.0
+        entity = Entity("gpu", name, f"gpu{index}")
+        for rule, state in _GPU_STATES:
+            self._state(node, rule, entity, state(fields), sample.time_ns, gpu.interval_ns)
+        frozen = gpu.look_frozen(fields, sample.time_ns, self.thresholds)
+        if frozen is not None:
+            answer: Answer = rulebook.VANISHED if frozen else False
+            onset_ns = gpu.frozen_since_ns or sample.time_ns
+            self._state(
+                node, "gpu_vanished", entity, answer, sample.time_ns, gpu.interval_ns, onset_ns
+            )
+        total = fields.get("ecc_uncorrected_total")
+        if isinstance(total, float):
+            day_count, newest_ns = gpu.ecc_day(total, sample.time_ns)
+            answer = rulebook.ecc_count(day_count, self.thresholds)
+            self._state(
+                node, "ecc_uncorrected", entity, answer, sample.time_ns, gpu.interval_ns, newest_ns
+            )
+        if node.active and "temperature_celsius" in fields and fields.get("lost") != 1.0:
+            self._read_again(node, entity, sample.time_ns, fields.get("recovery_action") == 0.0)
+
+    def _read_again(self, node: Node, entity: Entity, time_ns: int, recovered: bool) -> None:
+        """NVML reads this GPU: a fact that it could not be started is over.
+
+        So is an Xid 154 once NVML says that no recovery action is needed any more.
+        """
+        before_ns = time_ns - int(self.thresholds.gpu_count_hold_seconds * SECOND_NS)
+        for key, one in list(node.active.items()):
+            ends = key[0] in rulebook.ENDED_BY_READING or (recovered and key[1] == "x154")
+            if ends and key[2] == entity.device and one.fact.onset_ns < before_ns:
+                del node.active[key]
+
+    def host(self, name: str, node: Node, sample: Sample) -> None:
+        """A reading of the host: its restarts, filesystems, clock and memory."""
+        boot_seconds = sample.number("boot_time_seconds")
+        if boot_seconds is not None and 0 < boot_seconds < 1e11:
+            self._booted(node, int(boot_seconds * SECOND_NS), sample.time_ns)
+        if sample.time_ns < node.host_time_ns:
+            return
+        step_ns = sample.time_ns - node.host_time_ns if node.host_time_ns else 0
+        node.host_interval_ns = paced(node.host_interval_ns, step_ns)
+        node.host_time_ns = sample.time_ns
+        interval_ns = node.host_interval_ns
+        answer = rulebook.readonly(sample.fields)
+        entity = Entity("disk", name)
+        self._state(node, "filesystem_readonly", entity, answer, sample.time_ns, interval_ns)
+        answer = rulebook.clock(sample.fields, self.thresholds)
+        self._state(node, "clock", Entity("node", name), answer, sample.time_ns, interval_ns)
+        self._edac(name, node, sample)
+
+    def _edac(self, name: str, node: Node, sample: Sample) -> None:
+        """EDAC's own count of uncorrectable errors, for kernels whose line was missed."""
+        total = sample.number("edac_uncorrected_total")
+        if total is None:
+            return
+        before, node.edac_total = node.edac_total, total
+        if before is None or total <= before:
+            return
+        finding = rulebook.of_event("edac", "uncorrected", 3.0, "")
+        same_rule = any(key[0] == "memory_uncorrected" for key in node.active)
+        if finding is not None and not same_rule:
+            evidence = (f"edac_uncorrected_total {before:g} -> {total:g}",)
+            key = (finding.rule, finding.code, "")
+            entity = Entity("memory", name)
+            latch(node, key, finding, entity, sample.time_ns, node.arrival_ns, evidence)
+
+    def _booted(self, node: Node, boot_ns: int, time_ns: int) -> None:
+        """A boot time that a node reports: a new one is a restart, unless it can't be.
+
+        A step of the clock moves the boot time too; then readings from after the new "boot"
+        have been seen before it.
+        """
+        if not node.boot_ns:
+            reboot(node, boot_ns)
+            return
+        if boot_ns <= node.boot_ns + _BOOT_SLACK_NS or boot_ns > time_ns:
+            return
+        if node.host_time_ns and node.host_time_ns > boot_ns + _BOOT_SLACK_NS:
+            return
+        reboot(node, boot_ns)
+
+    def disk(self, name: str, node: Node, sample: Sample) -> None:
+        """A reading of one disk."""
+        device = sample.tag("device")
+        entity = Entity("disk", name, device)
+        answer = rulebook.disk_warning(sample.fields)
+        self._state(node, "disk", entity, answer, sample.time_ns, _DISK_INTERVAL_NS)
+
+    def pcie(self, name: str, node: Node, sample: Sample) -> None:
+        """A reading of one PCIe device: is it there, and on all its lanes?"""
+        where = sample.tag("address")
+        label = node.gpu_of(where)
+        present = sample.number("present")
+        gone: Answer = None
+        if present is not None:
+            gone = rulebook.pcie_gone(label != where) if present < 1 else False
+        entity = Entity("gpu" if label != where else "chassis", name, label)
+        for rule, answer in (
+            ("pcie_gone", gone),
+            ("pcie_width", rulebook.pcie_width(sample.fields)),
+        ):
+            answer = self._in_a_row(node, f"{rule} {where}", answer)
+            self._state(node, rule, entity, answer, sample.time_ns, _PCIE_INTERVAL_NS)
+
+    def _in_a_row(self, node: Node, what: str, answer: Answer) -> Answer:
+        """``answer``, but a finding only once it was made several times in a row."""
+        if not isinstance(answer, Finding):
+            if answer is False:
+                node.critical.pop(what, None)
+            return answer
+        count = node.critical.get(what, 0) + 1
+        node.critical[what] = count
+        trim(node.critical)
+        return answer if count >= self.thresholds.pcie_readings else None
+
+    def bmc(self, name: str, node: Node, sample: Sample) -> None:
+        """A reading of one sensor of the BMC."""
+        critical = sample.number("critical")
+        if critical is None:
+            return
+        sensor = sample.tag("sensor")
+        if critical < 1:
+            if node.critical.pop(sensor, 0):
+                entity = Entity("chassis", name, sensor)
+                self._state(node, "bmc_critical", entity, False, sample.time_ns, 0)
+            return
+        count = node.critical.get(sensor, 0) + 1
+        node.critical[sensor] = count
+        trim(node.critical)
+        if count >= self.thresholds.bmc_readings:
+            entity = Entity("chassis", name, sensor)
+            answer = rulebook.bmc_critical(sensor)
+            interval_ns = _BMC_INTERVAL_NS
+            self._state(node, "bmc_critical", entity, answer, sample.time_ns, interval_ns)
+
+    def _state(
+        self,
+        node: Node,
+        rule: str,
+        entity: Entity,
+        answer: Answer,
+        time_ns: int,
+        interval_ns: int,
+        onset_ns: int = 0,
+    ) -> None:
+        """Brings a state fact up to date with what one reading said."""
+        if answer is None or (answer is False and not node.active):
+            return
+        code = _CODES[rule]
+        key = (rule, code, entity.device)
+        one = node.active.get(key)
+        if answer is False:
+            if one is not None and not one.latched:
+                del node.active[key]
+            return
+        assert isinstance(answer, Finding)
+        if one is not None and one.fact.remedy is answer.remedy:
+            one.seen_ns, one.interval_ns = time_ns, interval_ns
+            return
+        if one is None and len(node.active) >= KEYS_LIMIT:
+            return
+        fact = fact_of(answer, entity, onset_ns or time_ns)
+        node.active[key] = Active(fact, False, time_ns, interval_ns)
+
+    def count(self, name: str, node: Node, expected: int, now_ns: int) -> None:
+        """Compares the GPUs that are seen with those that Slurm gives to jobs."""
+        count = count_gpus(node, now_ns, self.thresholds)
+        if count is None:
+            return  # no evidence: an older fact of this rule becomes stale by itself
+        answer = rulebook.gpu_count(count.seen, expected)
+        hold_ns = int(self.thresholds.gpu_count_hold_seconds * SECOND_NS)
+        if isinstance(answer, Finding) and count.time_ns - count.full_ns < hold_ns:
+            return
+        one = node.active.get(("gpu_count", _CODES["gpu_count"], ""))
+        if isinstance(answer, Finding) and one is not None and one.fact.text != answer.text:
+            # One more is gone (or one is back): the same case goes on, in new words.
+            one.fact = fact_of(answer, one.fact.entity, one.fact.onset_ns, one.fact.evidence)
+        self._state(
+            node,
+            "gpu_count",
+            Entity("gpu", name),
+            answer,
+            count.time_ns,
+            count.interval_ns,
+            count.full_ns,
+        )
