@@ -17,9 +17,10 @@ from typing import Any
 
 from pydantic import Field
 
-from collectors.events import EVENT_METRICS, spaced
+from collectors.events import EVENT_METRICS, event, spaced
 from collectors.gpu_metrics import GPU_FIELDS, GPU_METRICS
 from collectors.inventory import Board, Inventory
+from collectors.kernel_nvidia import xid_severity
 from collectors.options import Options as SourceOptions
 from collectors.sample import (
     Batch,
@@ -61,7 +62,8 @@ class Options(SourceOptions):
 
     ``full_period_seconds``: how often slow-moving fields are read. ``skip_seconds``: how long a
     GPU on which the driver hung is left out, doubled each time up to ``skip_most_seconds``.
-    ``library_folder``: where libnvidia-ml.so.1 lies, if the linker does not know.
+    ``library_folder``: where libnvidia-ml.so.1 lies, if the linker does not know. ``xids``: tells
+    Xids too, for nodes whose kernel log cannot be read; beside it they would be told twice.
     """
 
     full_period_seconds: float = Field(default=60.0, gt=0)
@@ -69,6 +71,7 @@ class Options(SourceOptions):
     skip_seconds: float = Field(default=60.0, gt=0)
     skip_most_seconds: float = Field(default=900.0, gt=0)
     library_folder: str = ""
+    xids: bool = False
 
 
 def make(options: Options, context: Context) -> Nvml:
@@ -109,6 +112,7 @@ class Nvml:
                     "full": full,
                     "skip": sorted(skipped),
                     "last": self._skips.suspects(),
+                    "xids": self._options.xids,
                     "module": str(self._context.root / "sys/module/nvidia"),
                 },
                 deadline_seconds=self._call_seconds,
@@ -170,6 +174,7 @@ class Nvml:
                         uuid=board.uuid,
                     )
                 )
+        samples += [self._xid(one, boards, now_ns) for one in reading.xids]
         for index, seconds in sorted(skipped.items()):
             words = f"gpu{index} is not read for {seconds:.0f} s more: the driver hung on it"
             problems.append(Problem(words))
@@ -181,6 +186,19 @@ class Nvml:
             raise SourceUnavailable(ADVICE["28"])
         return Batch(NAME, tuple(spaced(samples)), tuple(problems), not hung, clip(fault))
 
+    def _xid(self, one: Mapping[str, int], boards: Mapping[int, Board], now_ns: int) -> Sample:
+        index, code = one["index"], one["xid"]
+        board = boards.get(index, Board(index))
+        return event(
+            self._context.node,
+            "xid",
+            str(code),
+            now_ns,
+            text=f"gpu{index}: NVML tells Xid {code}",
+            severity=xid_severity(code),
+            device=board.bus or f"gpu{index}",
+        )
+
 
 class _Reading:
     """What the worker said of one reading so far."""
@@ -189,6 +207,7 @@ class _Reading:
         self.system: dict[str, Any] = {}
         self.order: list[int] = []
         self.gpus: list[dict[str, Any]] = []
+        self.xids: list[dict[str, int]] = []
 
     def take(self, part: dict[str, Any]) -> None:
         """Takes one part."""
@@ -197,6 +216,8 @@ class _Reading:
             self.order = [int(index) for index in part["system"]["order"]]
         elif "gpu" in part:
             self.gpus.append(part["gpu"])
+        elif "xids" in part:
+            self.xids = part["xids"]
 
     def pending(self) -> int | None:
         """The GPU that was being read when the worker went silent; None before the first."""

@@ -18,6 +18,7 @@ from typing import Any
 
 import pynvml as nvml
 
+from collectors.nvml_events import XidEvents
 from collectors.nvml_fields import (
     ABSENT_CODES,
     FIELDS,
@@ -61,6 +62,8 @@ class Reader:
         self._started = False
         self._loaded = 0
         self._known: dict[int, Known] = {}
+        self._handles: dict[int, Any] = {}
+        self._events = XidEvents()
 
     def read(self, arguments: dict[str, Any], emit: Emit) -> Any:
         """Reads all GPUs but those in ``skip``, those in ``last`` after the others; slow-moving
@@ -86,6 +89,10 @@ class Reader:
             answer = self._gpu(index, full)
             failed += "whole" in answer or "handle" in answer["faults"]
             emit({"gpu": answer})
+        if arguments.get("xids"):
+            with contextlib.suppress(nvml.NVMLError, AttributeError):
+                self._events.watch(self._handles)
+                emit({"xids": self._events.take()})
         if failed and failed == len(order):
             self._stop()  # perhaps it is not the GPUs: the next reading starts the library anew
         return {"read": len(order)}
@@ -106,11 +113,13 @@ class Reader:
 
     def _stop(self) -> None:
         """Shuts the library down and forgets what was learnt under the old driver."""
+        self._events.close()
         if self._started:
             with contextlib.suppress(nvml.NVMLError):
                 nvml.nvmlShutdown()
         self._started = False
         self._known.clear()
+        self._handles.clear()
 
     def _gpu(self, index: int, full: bool) -> dict[str, Any]:
         """One GPU: who it is, values and faults by field name, or ``whole``: a code for all."""
@@ -120,7 +129,7 @@ class Reader:
         faults: dict[str, str] = {}
         found: dict[str, Any] = {"index": index}
         try:
-            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            handle = self._handles[index] = nvml.nvmlDeviceGetHandleByIndex(index)
             full = full or not known.who
             if full:
                 known = self._identify(index, handle)
@@ -129,6 +138,7 @@ class Reader:
             if error.value in SYSTEM_CODES:
                 self._stop()
                 raise CallError(str(error.value), str(error)) from None
+            self._handles.pop(index, None)
             if error.value in WHOLE_GPU_CODES:
                 # What was read before is not to be trusted: a lost GPU answers all ones.
                 values, faults = {}, {}

@@ -370,6 +370,61 @@ def test_another_board_at_the_same_index_is_another_gpu(source: Nvml, gpus: Fake
     assert "serial=99" in events(batch, "gpu")[3].text("text")
 
 
+# ---- Xids ------------------------------------------------------------------------------------
+
+
+def append(gpus: FakeGpus, *lines: str) -> None:
+    with open(f"{gpus.state}.events", "a", encoding="utf-8") as file:
+        file.writelines(f"{line}\n" for line in lines)
+
+
+def xids(batch: Batch) -> list[tuple[str, str]]:
+    return [
+        (one.tag("code"), one.text("device")) for one in batch.samples if one.tag("kind") == "xid"
+    ]
+
+
+def watching(gpus: FakeGpus, context: Context) -> Nvml:
+    return nvml.make(
+        nvml.Options(library_folder=gpus.library_folder, deadline_seconds=PATIENT, xids=True),
+        context,
+    )
+
+
+def test_xids_are_told_once_each_with_their_gpu(gpus: FakeGpus, context: Context) -> None:
+    append(gpus, "2 xid 13")  # before we listened: of unknown age
+    source = watching(gpus, context)
+    assert xids(source.collect(NOW_NS)) == []
+    append(gpus, "4 xid 94", "0 xid 31", "4 xid 94")
+    assert xids(source.collect(NOW_NS + SECOND)) == [
+        ("94", "0000:9b:00"),
+        ("31", "0000:1b:00"),
+        ("94", "0000:9b:00"),
+    ]
+    assert xids(source.collect(NOW_NS + 2 * SECOND)) == []
+    source.close()
+
+
+def test_a_lost_gpu_does_not_end_the_listening_to_the_others(
+    gpus: FakeGpus, context: Context
+) -> None:
+    source = watching(gpus, context)
+    source.collect(NOW_NS)
+    gpus.write("[system]\nerr.nvmlEventSetWait_v2 = GPU_IS_LOST\n[gpu5]\nerr.* = GPU_IS_LOST\n")
+    assert source.collect(NOW_NS + SECOND).up
+    gpus.write("[gpu5]\nerr.* = GPU_IS_LOST\n")
+    source.collect(NOW_NS + 2 * SECOND)
+    append(gpus, "3 xid 63")
+    assert xids(source.collect(NOW_NS + 3 * SECOND)) == [("63", "0000:4e:00")]
+    source.close()
+
+
+def test_xids_are_left_to_the_kernel_log_unless_asked_for(source: Nvml, gpus: FakeGpus) -> None:
+    source.collect(NOW_NS)
+    append(gpus, "3 xid 63")
+    assert xids(source.collect(NOW_NS + SECOND)) == []
+
+
 # ---- drivers that are missing, wrong or reloaded ----------------------------------------------
 
 
