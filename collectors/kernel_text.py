@@ -17,7 +17,7 @@ from collectors.kernel_lines import of_interest
 from collectors.kernel_records import Record, journal_record, kmsg_record, text_record
 
 SECOND_NS = 1_000_000_000
-_UPTIME = re.compile(rb"\[\s*(\d{1,10})\.(\d{6})\]|^\d{1,6},\d{1,19},(\d{1,18}),")
+_UPTIME = re.compile(rb"\[\s*(\d{1,10})\.(\d{1,9})\]|^\d{1,6},\d{1,19},(\d{1,18}),")
 _FRONT_BYTES = 120
 # The boot time that /proc tells moves a little when the clock is set.
 _SAME_BOOT_NS = 60 * SECOND_NS
@@ -106,9 +106,12 @@ class TextReader:
         found = _UPTIME.search(raw[:_FRONT_BYTES])
         if found is None:
             return False
-        us = int(found[3]) if found[3] else int(found[1]) * 1_000_000 + int(found[2])
-        newer = us * 1000 > self._newest_uptime_ns
-        self._newest_uptime_ns = max(self._newest_uptime_ns, us * 1000)
+        if found[3]:
+            uptime_ns = int(found[3]) * 1000
+        else:
+            uptime_ns = int(found[1]) * SECOND_NS + int(found[2].ljust(9, b"0"))
+        newer = uptime_ns > self._newest_uptime_ns
+        self._newest_uptime_ns = max(self._newest_uptime_ns, uptime_ns)
         return newer
 
     def _time(self, record: Record, runs_on: bool, now_ns: int) -> int:

@@ -340,6 +340,26 @@ def test_the_ring_written_once_more_keeps_its_true_times(
     assert [one.time_ns for one in second.collect(NOW_NS).samples] == [boot_ns + 100_500_000_000]
 
 
+def test_a_dated_line_told_again_keeps_its_old_time_whatever_happens_to_the_file(
+    start: Callable[[], KernelLog], log: Path
+) -> None:
+    text = f"2025-10-09T08:53:20.000000+00:00 n2 kernel: [  100.0] {line(79)}"
+    boot_ns = (NOW_NS - 1_000 * SECOND) // SECOND * SECOND
+    first = start()
+    first.collect(NOW_NS - 2 * SECOND)
+    append(log, text)
+    (live,) = first.collect(NOW_NS - SECOND).samples
+    assert live.time_ns >= NOW_NS - 2 * SECOND
+    first.acknowledge()
+    append(log, text)
+    (again,) = first.collect(NOW_NS).samples
+    assert again.time_ns == boot_ns + 100 * SECOND
+    first.acknowledge()
+    log.write_text(text)
+    (third,) = start().collect(NOW_NS + SECOND).samples
+    assert third.time_ns == boot_ns + 100 * SECOND
+
+
 def test_no_time_lies_in_the_future(start: Callable[[], KernelLog], log: Path) -> None:
     append(log, f"2099-01-01T00:00:00Z h kernel: {line(79)}[999999999.000000] {line(48)}")
     assert all(one.time_ns <= NOW_NS for one in start().collect(NOW_NS).samples)
