@@ -1,0 +1,49 @@
+"""The benchmarks run, small: what they write must be what they say."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from daemon.bench.figures import Figure, percentile
+from daemon.bench.gateway import bench_gateway
+from daemon.bench.load import NAMES, Fleet
+from daemon.bench.peers import bench_peers
+from daemon.bench.store import bench_sqlite, bench_store
+
+
+def by_name(figures: list[Figure]) -> dict[str, float]:
+    return {figure.name: figure.value for figure in figures}
+
+
+def test_a_fleets_readings_have_45_fields_and_are_the_same_for_a_seed() -> None:
+    assert len(set(NAMES)) == 45
+    first, second = [list(Fleet(3, seed=5).samples(2)) for _ in range(2)]
+    assert first == second
+    assert len(first[0]) == 24
+    assert len({(s.tags, s.time_ns) for batch in first for s in batch}) == 48
+
+
+def test_the_store_and_sqlite_are_measured(tmp_path: Path) -> None:
+    found = by_name(list(bench_store(tmp_path / "s", nodes=20, steps=3)))
+    assert found["store: values written"] == 20 * 8 * 45 * 3
+    assert 0 < found["store: bytes on disk"] < 10
+    assert by_name(list(bench_sqlite(tmp_path / "q", nodes=5, steps=2)))["SQLite: sustained"] > 0
+
+
+@pytest.mark.slow
+def test_the_gateway_is_measured(tmp_path: Path) -> None:
+    found = by_name(list(bench_gateway(tmp_path / "g", nodes=10, steps=2)))
+    assert found["gateway: 10 nodes, values taken"] == 10 * 8 * 45 * 2
+
+
+def test_servers_that_are_not_installed_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    assert list(bench_peers(tmp_path)) == []
+
+
+def test_the_percentile_is_a_value_that_was_there() -> None:
+    assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0
+    assert percentile([], 0.99) == 0.0
