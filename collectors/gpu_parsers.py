@@ -11,6 +11,7 @@ from collectors import (
     nvme_text,
     smi_csv,
     smi_lists,
+    smi_topo,
     smi_xml,
 )
 from collectors.sample import Problem, Sample
@@ -27,4 +28,5 @@ GPU_PARSERS: dict[str, Callable[[str | bytes, str, int], tuple[list[Sample], lis
     "nvidia-smi-list": smi_lists.parse_list,
     "nvidia-smi-nvlink": smi_lists.parse_nvlink,
     "nvidia-smi-dmon": smi_lists.parse_dmon,
+    "nvidia-smi-topo": smi_topo.parse,
 }

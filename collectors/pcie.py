@@ -13,10 +13,11 @@ from pathlib import Path
 
 from pydantic import Field
 
-from collectors.events import CRITICAL, EVENT_METRICS, INFO, event, spaced
+from collectors.events import CRITICAL, EVENT_METRICS, INFO, WARNING, event, spaced
 from collectors.options import Options as SourceOptions
 from collectors.pci_tree import Device, Link, devices, errors_of, link_of, port_above, read
 from collectors.sample import Batch, Context, Metric, Sample, SourceUnavailable, sample
+from collectors.topology import Fault, faults, placed, signature
 
 NAME = "pcie"
 STATE_FILE = "pcie.json"
@@ -40,11 +41,14 @@ METRICS = (*PCIE_METRICS, *EVENT_METRICS)
 
 
 class Options(SourceOptions):
-    """Settings of the PCIe source: ``kinds`` of devices that are watched."""
+    """Settings of the PCIe source: ``kinds`` of devices that are watched, and how often it is
+    looked at who hangs where.
+    """
 
     period_seconds: float = Field(default=30.0, gt=0, le=86_400)
     deadline_seconds: float = Field(default=10.0, gt=0, le=3_600)
     kinds: frozenset[str] = frozenset({"gpu", "nic", "switch", "nvme"})
+    audit_period_seconds: float = Field(default=3600.0, gt=0)
 
 
 def make(options: Options, context: Context) -> Pcie:
@@ -66,6 +70,8 @@ class Pcie:
         self._known: dict[str, str] = {}  # address -> kind
         self._dead: set[str] = set()
         self._boot = ""
+        self._audit_at_ns: int | None = None
+        self._faults: set[Fault] = set()
 
     def collect(self, now_ns: int) -> Batch:
         """Reads once."""
@@ -85,6 +91,7 @@ class Pcie:
         samples += [self._sample(where, {"present": 0.0}, now_ns) for where in gone]
         self._tell({**dead, **gone}, set(gone), now_ns, samples)
         self._keep({**self._known, **here})
+        samples += self._audit(now_ns)
         return Batch(NAME, tuple(spaced(samples)))
 
     def close(self) -> None:
@@ -136,6 +143,30 @@ class Pcie:
                 )
             )
         self._dead = set(dead)
+
+    def _audit(self, now_ns: int) -> list[Sample]:
+        """How the node is built, for comparison with others, and faults that are new."""
+        last = self._audit_at_ns
+        if last is not None and 0 <= now_ns - last < self._options.audit_period_seconds * 1e9:
+            return []
+        self._audit_at_ns = now_ns
+        parts = placed(self._context.root)
+        before, self._faults = self._faults, set(faults(parts))
+        node = self._context.node
+        told = [event(node, "version", "topology", now_ns, text=signature(parts), severity=INFO)]
+        told += [
+            event(
+                node,
+                "topology",
+                fault.code,
+                now_ns,
+                text=fault.text,
+                severity=WARNING,
+                device=fault.device,
+            )
+            for fault in sorted(self._faults - before, key=lambda one: (one.device, one.code))
+        ]
+        return told
 
     def _remember(self) -> None:
         """Reads what there was; a restart of the node begins anew, hardware may have changed."""

@@ -11,6 +11,7 @@ import collectors.pcie as pcie
 from collectors.pci_tree import devices, errors_of
 from collectors.pcie import Pcie
 from collectors.sample import Batch, Context, Sample, Source
+from collectors.topology import faults, placed, signature
 from tests.collectors.contract import NODE, NOW_NS, SourceContract
 
 SECOND = 1_000_000_000
@@ -78,7 +79,7 @@ def by_address(batch: Batch) -> dict[str, dict[str, float | str]]:
 
 
 def told(batch: Batch) -> list[tuple[str, str]]:
-    found: list[Sample] = [one for one in batch.samples if one.measurement == "event"]
+    found: list[Sample] = [one for one in batch.samples if one.tag("kind") == "pcie"]
     return [(one.tag("code"), one.text("device")) for one in found]
 
 
@@ -203,3 +204,77 @@ def test_a_port_that_is_down_has_no_width(tree: Tree, context: Context) -> None:
     fields = by_address(source(context).collect(NOW_NS))["0000:1b:00"]
     assert "link_width" not in fields
     assert fields["link_width_max"] == 16.0
+
+
+def audit(batch: Batch) -> list[tuple[str, str]]:
+    return [
+        (one.tag("code"), one.text("device"))
+        for one in batch.samples
+        if one.tag("kind") == "topology"
+    ]
+
+
+def built(batch: Batch) -> list[str]:
+    return [one.text("text") for one in batch.samples if one.tag("code") == "topology"]
+
+
+def test_how_a_node_is_built_is_told_at_the_start_and_hourly(tree: Tree, context: Context) -> None:
+    tree.add("0000:1b:00.0", "0x030200")
+    made = source(context)
+    first = built(made.collect(NOW_NS))
+    assert first[0].startswith("1x gpu 10de:2330; tree ")
+    assert built(made.collect(NOW_NS + 1800 * SECOND)) == []
+    assert built(made.collect(NOW_NS + 3601 * SECOND)) == first
+
+
+def test_nodes_built_alike_have_one_signature_whatever_their_addresses_and_loads(
+    tmp_path: Path,
+) -> None:
+    texts = []
+    places = (("0000:1b:00.0", "0000:1c:00.0"), ("0000:9b:00.0", "0000:9c:00.0"))
+    for number, addresses in enumerate(places):
+        tree = Tree(tmp_path / str(number))
+        gpu = tree.add(addresses[0], "0x030200")
+        tree.add(addresses[1], "0x020700", "0x15b3")
+        tree.link(gpu, "16", ("2.5 GT/s PCIe", "32.0 GT/s PCIe")[number])
+        texts.append(signature(placed(tree.root)))
+    assert texts[0] == texts[1]
+    weaker = Tree(tmp_path / "weaker")
+    gpu = weaker.add("0000:1b:00.0", "0x030200")
+    weaker.add("0000:1c:00.0", "0x020700", "0x15b3")
+    (gpu.parent / "max_link_width").write_text("8\n")
+    assert signature(placed(weaker.root)) != texts[0]
+
+
+def test_too_few_lanes_are_a_fault_and_a_slow_idle_link_is_none(
+    tree: Tree, context: Context
+) -> None:
+    tree.link(tree.add("0000:1b:00.0", "0x030200"), "8", "32.0 GT/s PCIe")
+    tree.link(tree.add("0000:2c:00.0", "0x030200"), "16", "2.5 GT/s PCIe")
+    made = source(context)
+    assert audit(made.collect(NOW_NS)) == [("lanes", "0000:1b:00")]
+    assert audit(made.collect(NOW_NS + 3601 * SECOND)) == []  # told before
+
+
+def test_a_slot_weaker_than_those_of_its_peers_is_a_fault(tree: Tree) -> None:
+    for name in ("0000:1b:00.0", "0000:2c:00.0", "0000:3d:00.0"):
+        gpu = tree.add(name, "0x030200")
+    (gpu.parent / "max_link_speed").write_text("16.0 GT/s PCIe\n")
+    (fault,) = faults(placed(tree.root))
+    assert (fault.code, fault.device) == ("slot", "0000:3d:00")
+    assert fault.text == (
+        "gpu at 0000:3d:00 sits in a slot of 16 lanes at 16 GT/s where its peers have "
+        "16 lanes at 32 GT/s"
+    )
+
+
+def test_a_gpu_away_from_its_network_cards_memory_is_a_fault(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    gpu = tree.add("0000:1b:00.0", "0x030200", numa_node="1")
+    card = gpu.parent / "0000:1c:00.0"
+    card.mkdir()
+    (tree.list / card.name).symlink_to(card)
+    for file, text in (("class", "0x020700"), ("vendor", "0x15b3"), ("numa_node", "0")):
+        (card / file).write_text(text + "\n")
+    (fault,) = faults(placed(tree.root))
+    assert (fault.code, fault.device) == ("numa", "0000:1b:00")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from collectors import smi_csv, smi_lists, smi_xml
+from collectors import smi_csv, smi_lists, smi_topo, smi_xml
 from collectors.sample import Problem, Sample
 from collectors.smi_values import flag, quantity, recovery_action
 
@@ -442,3 +442,49 @@ def test_dmon_leaves_out_what_is_a_dash() -> None:
         "memory_clock_hertz": 2.619e9,
         "sm_clock_hertz": 1.98e9,
     }
+
+
+# ---- topology --------------------------------------------------------------------------------
+
+
+def matrix(*rows: str) -> str:
+    return "".join(row.replace(" ", "\t") + "\n" for row in rows)
+
+
+def test_the_matrix_is_read_through_escapes_and_doubled_tabs() -> None:
+    samples, problems = smi_topo.parse((SMI / "topo-m_550.txt").read_text(), NODE, NOW_NS)
+    assert problems == []
+    assert [one.text("text") for one in samples] == [
+        "GPU0: NV18 to 1 GPU; NODE to 1 GPU; PIX to mlx5_0; NUMA 0",
+        "GPU1: NV18 to 1 GPU; SYS to 1 GPU; NODE to mlx5_0; NUMA 0",
+        "GPU2: NODE to 1 GPU; SYS to 1 GPU; SYS to mlx5_0; NUMA 1",
+    ]
+
+
+def test_a_pair_with_fewer_nvlinks_than_the_others_is_a_fault() -> None:
+    text = matrix(
+        " GPU0 GPU1 GPU2 NIC0 NIC1",
+        "GPU0 X NV18 NV18 PIX SYS",
+        "GPU1 NV18 X NV12 PIX SYS",
+        "GPU2 NV18 NV12 X SYS NODE",
+    )
+    samples, problems = smi_topo.parse(text, NODE, NOW_NS)
+    assert problems == []
+    faults = [one.text("text") for one in samples if one.tag("code") == "fault"]
+    assert faults == [
+        "GPU1 and GPU2: NV12 where others have NV18",
+        "GPU2: nearest network card at NODE where others have PIX",
+    ]
+
+
+def test_a_whole_mesh_has_no_fault() -> None:
+    text = matrix(" GPU0 GPU1 NIC0", "GPU0 X NV18 PIX", "GPU1 NV18 X PIX", "NIC0 PIX PIX X")
+    samples, _ = smi_topo.parse(text, NODE, NOW_NS)
+    assert [one.tag("code") for one in samples] == ["gpu0", "gpu1"]
+
+
+def test_a_row_with_an_unknown_relation_is_left_out() -> None:
+    text = matrix(" GPU0 GPU1", "GPU0 X LASER", "GPU1 NV18 X")
+    samples, problems = smi_topo.parse(text, NODE, NOW_NS)
+    assert len(problems) == 1
+    assert [one.tag("code") for one in samples] == ["gpu1"]
