@@ -7,7 +7,7 @@ is *sent* is for ``daemon.alerts``; here it is only said what is the case now.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from daemon.decisions import Action, Decision, Guard
@@ -86,10 +86,12 @@ def active_alerts(
     nodes: int,
     now_ns: int,
     options: GroupOptions,
+    out_of_service: Collection[str] = (),
 ) -> list[Alert]:
     """All alerts that are active at ``now_ns``, loudest first.
 
-    ``decisions`` are those of this cycle, refusals too; ``nodes`` is the size of the fleet.
+    ``decisions`` are those of this cycle, refusals too; ``nodes`` is the size of the fleet;
+    ``out_of_service`` names nodes that are drained or down: their silence is no news.
     """
     held: dict[str, list[Decision]] = {}
     single: list[Alert] = []
@@ -101,9 +103,12 @@ def active_alerts(
             alert = of_decision(decision)
             if alert is not None:
                 single.append(alert)
+    single = _one_a_node(single)
+    quiet = {alert.node for alert in single if alert.state == "drained"}.union(out_of_service)
+    heard_less = [silence for silence in silences if silence.node not in quiet]
     made = [_refusals(key, found, options) for key, found in held.items()]
     made += _merged(single, options)
-    made += _silent(list(silences), nodes, now_ns, options)
+    made += _silent(heard_less, nodes, options)
     return sorted(made, key=lambda alert: (-alert.severity, alert.time_ns, alert.key))
 
 
@@ -225,14 +230,29 @@ def _merged(single: Sequence[Alert], options: GroupOptions) -> list[Alert]:
     return made
 
 
-def _silent(
-    silences: Sequence[Silence], fleet: int, now_ns: int, options: GroupOptions
-) -> list[Alert]:
+def _one_a_node(single: Sequence[Alert]) -> list[Alert]:
+    """A node that is out of service by us is one alert, whatever else is wrong with it."""
+    drained: dict[str, list[Alert]] = {}
+    for alert in single:
+        if alert.state == "drained":
+            drained.setdefault(alert.node, []).append(alert)
+    made = []
+    for node, causes in drained.items():
+        first = min(causes, key=lambda alert: (-alert.severity, alert.time_ns, alert.key))
+        also = [one for one in single if one.node == node and one is not first]
+        text = "\n".join([first.text, *(f"also: {one.title}" for one in also[:_NAMES_SHOWN])])
+        covers = frozenset(one.key for one in also) | {first.key}
+        made.append(replace(first, key=f"drained/{node}", text=text, covers=covers))
+    return made + [alert for alert in single if alert.node not in drained]
+
+
+def _silent(silences: Sequence[Silence], fleet: int, options: GroupOptions) -> list[Alert]:
     whole = {one.node: one for one in silences if one.cause == "agent"}
     parts = [one for one in silences if one.cause != "agent" and one.node not in whole]
-    least = max(options.fleet_silence_nodes, int(fleet * options.fleet_silence_ratio))
+    many = max(options.fleet_silence_nodes, int(fleet * options.fleet_silence_ratio))
+    least = min(many, options.group_nodes)
     made = _silence_alerts("silence/fleet", "silence", list(whole.values()), least, options)
-    if len(whole) >= least:
+    if len(whole) >= many:
         share = (
             "the whole fleet is" if len(whole) >= fleet else f"{len(whole)} of {fleet} nodes are"
         )

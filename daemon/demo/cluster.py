@@ -28,6 +28,8 @@ NOISE_CODES = (13, 31, 43)
 # slurm.conf(5), SlurmdTimeout: after so long without an answer slurmctld sets a node DOWN.
 SLURMD_TIMEOUT_SECONDS = 300.0
 NOT_RESPONDING = "Not responding"
+# Faults strike between two readings: the kernel tells of a lost GPU before NVML does.
+BETWEEN_READINGS_NS = 7 * SECOND_NS
 # A job on a lost GPU fails once its next collective times out.
 JOB_DIES_AFTER_SECONDS = 600.0
 # Repairs come soon, or a short demo would never see a node return.
@@ -107,7 +109,7 @@ class Cluster:
                 act.gpu,
                 act.what,
                 lead_seconds=act.lead_seconds,
-                at_ns=now_ns,
+                at_ns=now_ns - BETWEEN_READINGS_NS,
                 strength=act.strength,
             )
             fault.repair_seconds = min(fault.repair_seconds, LONGEST_REPAIR_SECONDS)

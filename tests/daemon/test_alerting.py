@@ -108,6 +108,32 @@ def test_one_code_on_many_nodes_is_one_alert_that_covers_the_single_ones() -> No
     assert "5 nodes would be drained (shadow) (x79)" in many[0].title
 
 
+def test_a_rack_that_falls_silent_is_one_alert_and_not_the_fleets() -> None:
+    (alert,) = alerts_of([], [silence(f"n{i}") for i in range(8)])
+    assert alert.title.startswith("8 nodes silent: n0, n1")
+    assert alert.severity == 2
+
+
+def test_a_drained_node_is_one_alert_whatever_else_is_wrong_with_it() -> None:
+    worn = replace(
+        decision("n3", Action.ALERT), id="b" * 16, code="pending", severity=1,
+        reason="tocsin:pending gpu3 bbbb; row remap waits for a reset",
+    )  # fmt: skip
+    (before,) = alerts_of([worn])
+    lost = replace(decision("n3", Action.HOLD, Guard.OURS), id="c" * 16, severity=2)
+    found = alerts_of([worn, lost, decision("n3", Action.HOLD, Guard.OURS)], [silence("n3")])
+    assert [alert.key for alert in found] == ["drained/n3"]
+    assert found[0].severity == 3
+    assert "also: n3: gpu3 row remap waits for a reset (pending)" in found[0].text
+    assert before.key in found[0].covers
+
+
+def test_the_silence_of_a_node_that_is_out_of_service_is_no_news() -> None:
+    silences = [silence("n1"), silence("n2")]
+    found = active_alerts([], silences, 64, NOW_NS, OPTIONS, out_of_service={"n1"})
+    assert [alert.node for alert in found] == ["n2"]
+
+
 def test_two_common_causes_are_two_alerts() -> None:
     def held(node: str, cause: str) -> Decision:
         one = decision(node, Action.HOLD, Guard.COMMON_CAUSE)

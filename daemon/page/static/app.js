@@ -99,25 +99,38 @@ function reasonOf(decision) {
   return decision.reason.replace(/^tocsin:[^;]*;\s*/, "").replace(/;?\s*tocsin explain \S+$/, "") || decision.code;
 }
 
+// What came of one cause on many nodes within a minute is one row.
+function gathered() {
+  const rows = [];
+  for (const one of page.decisions) {
+    const last = rows[rows.length - 1];
+    const like = last && ["action", "guard", "voice", "code"].every((key) => last.first[key] === one[key])
+      && reasonOf(last.first) === reasonOf(one) && last.first.node && one.node
+      && Math.abs(new Date(last.first.time) - new Date(one.time)) < 60000;
+    if (like) { if (!last.nodes.includes(one.node)) last.nodes.push(one.node); } else rows.push({ first: one, nodes: [one.node] });
+  }
+  return rows;
+}
+
 function decisions() {
   const list = at("decided");
   if (!panel.fresh("decided", [page.decisions, page.subject])) return;
   const held = document.activeElement && list.contains(document.activeElement) ? document.activeElement.dataset.id : "";
-  list.replaceChildren(...page.decisions.map((decision) => {
+  list.replaceChildren(...gathered().map(({ first: decision, nodes }) => {
     const refused = decision.action === "hold";
     const word = refused && decision.guard === "approval" ? "ask" : decision.action;
     return make("li", {}, make("button", {
       type: "button", class: `decision ${word}`, "data-id": decision.id, title: decision.reason,
       "aria-pressed": String(page.subject === decision.id),
-      onclick: () => choose(decision.node, decision.id),
+      onclick: () => { if (page.nodes.has(decision.node)) choose(decision.node, nodes.length === 1 ? decision.id : ""); },
     },
     make("span", { class: "top" },
       make("time", { datetime: decision.time }, clock(decision.time)),
       make("span", { class: "badge" }, word),
-      make("b", {}, decision.node),
+      make("b", { title: nodes.join(" ") }, nodes.length > 1 ? `${nodes.length} nodes` : decision.node || "fleet"),
       make("span", { class: "device" }, [decision.device, decision.code === decision.voice ? "" : decision.code].filter(Boolean).join(" ")),
       make("span", { class: "status" }, decision.voice === "risk" || decision.voice === "history" ? `${decision.voice} ${odds(decision.probability)}` : decision.voice)),
-    make("span", { class: "reason" }, reasonOf(decision)),
+    make("span", { class: "reason" }, nodes.length > 1 ? `${nodes.slice(0, 4).join(", ")}${nodes.length > 4 ? ` and ${nodes.length - 4} more` : ""}: ` : "", reasonOf(decision)),
     decision.guard && decision.guard !== "ours"
       ? make("span", { class: "guard" }, make("b", {}, decision.guard.replaceAll("_", " ")), ` ${decision.guard_text}`)
       : make("span", { class: "guard done" }, [decision.status, decision.user ? `by ${decision.user}` : "", decision.advice].filter(Boolean).join(" · "))));

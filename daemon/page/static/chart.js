@@ -11,6 +11,8 @@ export const TITLES = {
   temperature_celsius: "Temperature", memory_temperature_celsius: "Memory temperature",
   power_watts: "Power", utilization_ratio: "Utilisation", ecc_corrected_total: "ECC errors, corrected",
   sm_clock_hertz: "SM clock", memory_used_bytes: "Memory used", pcie_replays_total: "PCIe replays",
+  ecc_uncorrected_total: "ECC errors, uncorrected", remapped_rows_uncorrected_total: "Remapped rows",
+  nvlink_crc_errors_total: "NVLink CRC errors",
 };
 
 /** Round steps between low and high: 1, 2 or 5 times a power of ten. */
@@ -37,7 +39,7 @@ export class Chart {
   constructor(field) {
     this.field = field;
     this.chosen = "";
-    this.title = make("h4", {}, TITLES[field] || field.replaceAll("_", " "));
+    this.title = make("h4");
     this.now = make("span", { class: "now" });
     this.svg = draw("svg", { role: "img" });
     this.readout = make("div", { class: "readout", hidden: "" });
@@ -49,6 +51,9 @@ export class Chart {
 
   show(series, chosen, marks) {
     this.series = series;
+    this.field = series.field;
+    this.title.textContent = TITLES[series.field] || series.field.replaceAll("_", " ");
+    this.title.title = series.help;
     this.chosen = chosen;
     this.marks = marks;
     this.paint();

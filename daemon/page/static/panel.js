@@ -1,12 +1,28 @@
 // The node that is looked at: verdict, GPU chips, charts, why, and what happened.
 
 import { Chart } from "./chart.js";
-import { KINDS, age, clock, figure, kindOf, make, odds } from "./words.js";
+import { KINDS, age, clock, figure, kindOf, make, odds, plainReason } from "./words.js";
 
-export const FIELDS = [
-  "temperature_celsius", "power_watts", "utilization_ratio",
-  "memory_temperature_celsius", "ecc_corrected_total", "sm_clock_hertz",
+// Always shown; then the two of SOMETIMES that tell most about the chosen GPU.
+const ALWAYS = ["temperature_celsius", "power_watts", "utilization_ratio", "memory_temperature_celsius"];
+const SOMETIMES = [
+  "sm_clock_hertz", "ecc_corrected_total", "remapped_rows_uncorrected_total", "ecc_uncorrected_total",
+  "nvlink_crc_errors_total", "pcie_replays_total", "memory_used_bytes",
 ];
+export const FIELDS = [...ALWAYS, ...SOMETIMES];
+const SLOTS = 6;
+
+// How much a counter of the chosen GPU grew beyond its siblings; 0 for what is no counter.
+function tells(series, chosen) {
+  if (series.kind !== "counter") return 0;
+  const grown = (line) => {
+    const read = line.values.filter((value) => value !== null);
+    return read.length ? Math.max(0, read[read.length - 1] - read[0]) : 0;
+  };
+  const others = series.lines.filter((line) => line.name !== chosen).map(grown).sort((a, b) => a - b);
+  const own = series.lines.find((line) => line.name === chosen);
+  return own ? Math.max(0, grown(own) - (others[Math.floor(others.length / 2)] || 0)) : 0;
+}
 
 const MARKS = {
   ".": ["well", ""], r: ["at risk", "▲"], f: ["fault", "!"], x: ["lost", "×"], s: ["silent", "~"], "?": ["never heard", "?"],
@@ -19,13 +35,8 @@ export class Panel {
     this.page = page;
     this.chosen = "";
     this.byHand = false;
-    this.charts = new Map();
-    const holder = document.getElementById("charts");
-    for (const field of FIELDS) {
-      const chart = new Chart(field);
-      this.charts.set(field, chart);
-      holder.append(chart.element);
-    }
+    this.charts = [...ALWAYS, ...SOMETIMES].slice(0, SLOTS).map((field) => new Chart(field));
+    document.getElementById("charts").append(...this.charts.map((chart) => chart.element));
   }
 
   /** Forgets the GPU that was chosen by hand: another node is shown. */
@@ -103,11 +114,12 @@ export class Panel {
 
   redraw() {
     if (!this.kept || !this.last) return;
-    const marks = this.last.timeline.filter((entry) => ["event", "fact", "decision", "slurm"].includes(entry.kind)).slice(0, 40);
-    for (const series of this.kept) {
-      const chart = this.charts.get(series.field);
-      if (chart && series.node === this.last.node.name) chart.show(series, this.chosen, marks);
-    }
+    const marks = this.last.timeline.filter((entry) => ["decision", "slurm"].includes(entry.kind) || (entry.severity >= 2 && ["event", "fact"].includes(entry.kind))).slice(0, 40);
+    const found = new Map(this.kept.filter((one) => one.node === this.last.node.name).map((one) => [one.field, one]));
+    const told = SOMETIMES.filter((field) => found.has(field)).map((field, place) => ({ field, place, score: tells(found.get(field), this.chosen) }));
+    told.sort((a, b) => Math.sign(b.score) - Math.sign(a.score) || a.place - b.place);
+    const fields = [...ALWAYS, ...told.map((one) => one.field)].slice(0, SLOTS);
+    this.charts.forEach((chart, i) => { if (found.has(fields[i])) chart.show(found.get(fields[i]), this.chosen, marks); });
   }
 
   timeline(entries, now) {
@@ -119,7 +131,7 @@ export class Panel {
       return make("li", { class: `${SEVERITY[entry.severity] || "info"} ${entry.kind}` },
         make("time", { datetime: entry.time, title: entry.time }, when),
         make("span", { class: "kind" }, entry.kind),
-        make("span", { class: "text" }, entry.text, entry.user ? ` (${entry.user})` : ""));
+        make("span", { class: "text", title: entry.text }, plainReason(entry.text), entry.user ? ` (${entry.user})` : ""));
     }));
     if (!entries.length) list.replaceChildren(make("li", { class: "none" }, "nothing yet"));
   }
@@ -128,7 +140,7 @@ export class Panel {
     if (!this.fresh("why", told)) return;
     const parts = [];
     for (const sentence of told.sentences) {
-      if (!this.last || sentence !== this.last.verdict) parts.push(make("p", {}, sentence));
+      if (sentence && (!this.last || sentence !== this.last.verdict)) parts.push(make("p", {}, sentence));
     }
     if (told.signals.length) {
       parts.push(make("table", { class: "signals" },
@@ -136,7 +148,8 @@ export class Panel {
         make("tbody", {}, ...told.signals.slice(0, 8).map((signal) => make("tr", {},
           make("th", { scope: "row", title: signal.name }, signal.text || signal.name.replaceAll("_", " ")),
           make("td", {}, typeof signal.value === "number" ? figure(signal.value) : String(signal.value)),
-          make("td", {}, typeof signal.threshold === "number" ? figure(signal.threshold) : String(signal.threshold ?? "")))))));
+          typeof signal.threshold === "number" ? make("td", {}, figure(signal.threshold))
+            : make("td", { title: signal.threshold ?? "" }, String(signal.threshold ?? "").length > 12 ? "…" : String(signal.threshold ?? "")))))));
     }
     if (told.guards.length) {
       const order = [...told.guards].sort((a, b) => Number(a.passed) - Number(b.passed));

@@ -42,6 +42,11 @@ export function clock(moment, seconds = true) {
   return text.slice(11, seconds ? 19 : 16);
 }
 
+/** A reason of ours without owner, id and hint, which the page shows elsewhere. */
+export function plainReason(text) {
+  return text.replace(/tocsin:(\S+) (\S+) [0-9a-f]{4,16};/, "$1 $2;").replace(/;?\s*tocsin explain [0-9a-f]{4,16}/, "");
+}
+
 /** The horizon of the risk: 24 h. */
 export function horizon(seconds) {
   return seconds % 86400 === 0 && seconds > 86400 ? `${seconds / 86400} d` : `${figure(seconds / 3600)} h`;

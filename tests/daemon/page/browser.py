@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import itertools
 import os
@@ -78,6 +79,14 @@ class Tab:
             await self.do(
                 "Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1
             )
+
+    async def picture(self, file: Path, width: int = 1600, height: int = 1000) -> None:
+        """A PNG of the page, as a window of that size shows it."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        await self.do("Emulation.setDeviceMetricsOverride", **size)
+        await asyncio.sleep(4)
+        shot = await self.do("Page.captureScreenshot", format="png")
+        file.write_bytes(base64.b64decode(shot["data"]))
 
     async def middle_of(self, selector: str) -> tuple[float, float]:
         """Where an element stands in the window."""

@@ -44,6 +44,11 @@ KINDS = {
     "utilization_ratio": ("gauge", "share of time with a kernel running"),
     "ecc_corrected_total": ("counter", "corrected memory errors"),
     "sm_clock_hertz": ("gauge", "SM clock"),
+    "remapped_rows_uncorrected_total": ("counter", "remapped rows"),
+    "ecc_uncorrected_total": ("counter", "uncorrected memory errors"),
+    "nvlink_crc_errors_total": ("counter", "NVLink CRC errors"),
+    "pcie_replays_total": ("counter", "PCIe replays"),
+    "memory_used_bytes": ("gauge", "memory used"),
 }
 
 
@@ -271,7 +276,8 @@ class PretendHead:
             "utilization_ratio": (0.96, 0.02, -0.3),
             "ecc_corrected_total": (0.0, 0.0, 48.0),
             "sm_clock_hertz": (1.93e9, 1.5e7, -5e8),
-        }[field]
+            "memory_used_bytes": (6.1e10, 1e8, 0.0),
+        }.get(field, (0.0, 0.0, 0.0))
         values: list[float | None] = []
         for i in range(points):
             share = i / points
