@@ -124,6 +124,11 @@ class Runner:
         self._stuck: dict[str, list[_Held]] = {}
         self._given_up_total = 0
 
+    def within(self, seconds: float) -> float:
+        """The deadline with which a run, its end by force included, takes ``seconds`` at most."""
+        spare = self._limits.term_seconds + self._limits.kill_seconds
+        return max(seconds - spare, seconds / 2)
+
     @property
     def given_up_total(self) -> int:
         """How many children were given up since the start."""

@@ -75,7 +75,7 @@ class Dcgm:
 
     def collect(self, now_ns: int) -> Batch:
         """Reads once. Health that cannot be read costs health only."""
-        end = self._monotonic() + self._options.deadline_seconds
+        end = self._monotonic() + self._runner.within(self._options.deadline_seconds)
         numbers = ",".join(str(number) for number in self._options.fields)
         result = self._run(("dmon", "-e", numbers, "-c", "1"), end)
         findings, boards = read_dmon(result.stdout, self._context.node, now_ns)

@@ -115,7 +115,7 @@ class NvidiaSmi:
 
     def collect(self, now_ns: int) -> Batch:
         """Reads once; without the bad GPU if there is one."""
-        end = self._monotonic() + self._options.deadline_seconds
+        end = self._monotonic() + self._runner.within(self._options.deadline_seconds)
         read = self._read((), now_ns, end)
         failures: list[tuple[int, Failure]] = []
         if any(failure.device for failure in read.failures):

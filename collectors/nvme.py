@@ -62,7 +62,7 @@ class Nvme:
 
     def collect(self, now_ns: int) -> Batch:
         """Reads once. A drive that cannot be read is a problem; none at all is unavailable."""
-        end = self._monotonic() + self._options.deadline_seconds
+        end = self._monotonic() + self._runner.within(self._options.deadline_seconds)
         samples: list[Sample] = []
         problems: list[Problem] = []
         drives = self._drives()

@@ -225,6 +225,12 @@ def test_a_grandchild_that_survives_sigkill_blocks_its_kind_as_well(
     wait_for(lambda: runner.stuck() == ())
 
 
+def test_a_source_can_keep_its_own_deadline_even_when_a_child_must_be_killed() -> None:
+    runner = Runner(Limits(term_seconds=1, kill_seconds=1))
+    assert runner.within(10) == 8
+    assert runner.within(1) == 0.5
+
+
 def test_many_threads_may_run_programs_at_once(runner: Runner) -> None:
     results: list[Result] = []
 
