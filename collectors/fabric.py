@@ -236,7 +236,7 @@ class FabricSource:
                 f"switch={guid} switch_port={port} adapter={cable.guid} "
                 f"adapter_port={cable.port} name={name}"
             )
-            where = f"{cable.device}/{cable.port}"
+            where = f"{cable.device or cable.guid}/{cable.port}"
             told.append(
                 event(
                     cable.node, "inventory", "link", now_ns, text=text, severity=INFO, device=where

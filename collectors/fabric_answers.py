@@ -84,35 +84,37 @@ def read_answers(text: str) -> Answers | None:
         except ValueError:
             answers.problems.append(Problem("a line of the sweep is no JSON", line[:200]))
             continue
-        if not isinstance(row, dict):
-            continue
-        if "done" in row:
-            done = True
-            answers.whole = row["done"] is True
-            answers.requests = int(row.get("sent", 0))
-            answers.timeouts = int(row.get("timeouts", 0))
-            answers.seconds = float(row.get("seconds", 0.0))
-        else:
-            _row(row, answers)
+        try:
+            done = _row(row, answers) or done
+        except (KeyError, TypeError, IndexError, ValueError, AttributeError):
+            answers.problems.append(Problem("a line of the sweep is not understood", line[:200]))
     return answers if done else None
 
 
-def _row(row: Mapping[str, Any], answers: Answers) -> None:
-    lid = row["l"]
+def _row(row: Mapping[str, Any], answers: Answers) -> bool:
+    """Takes in one line; True for the last one."""
+    if "done" in row:
+        answers.whole = row["done"] is True
+        answers.requests = int(row["sent"])
+        answers.timeouts = int(row["timeouts"])
+        answers.seconds = float(row["seconds"])
+        return True
+    lid = int(row["l"])
     if "m" in row:
-        answers.masks[lid] = (row["m"][0], row["m"][1])
+        answers.masks[lid] = (int(row["m"][0]), int(row["m"][1]))
     elif "e" in row and "p" not in row:
         answers.unread[lid] = str(row["e"])
         if row.get("stranger"):
             answers.strangers.add(lid)
     else:
-        key = (lid, row["p"])
+        key = (lid, int(row["p"]))
         fields, saturated = port_fields(row)
         answers.ports[key] = fields
         if saturated:
             answers.saturated[key] = saturated
         if row.get("e"):
             answers.failed.add(key)
+    return False
 
 
 def port_fields(row: Mapping[str, Any]) -> tuple[dict[str, float], tuple[str, ...]]:

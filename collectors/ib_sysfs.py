@@ -71,6 +71,7 @@ class PortReading:
     """What one port says at one moment. A field that could not be read is absent.
 
     ``saturated`` names the counters that stand at their ceiling: they are lower bounds.
+    ``port_guid`` is what the fabric calls this port (InfiniBand only).
     """
 
     device: str
@@ -81,6 +82,7 @@ class PortReading:
     sm_lid: int | None = None
     saturated: tuple[str, ...] = ()
     guid: str = ""
+    port_guid: str = ""
     netdevs: tuple[NetDevice, ...] = ()
     virtual: bool = False
     address: str = ""
@@ -141,15 +143,17 @@ def _read_port(
     else:
         fields |= told
     saturated = _counters(folder, where, fields, problems)
+    layer = (read_text(folder / "link_layer") or "").strip()
     return PortReading(
         device,
         port,
         fields,
-        (read_text(folder / "link_layer") or "").strip(),
+        layer,
         _number(read_text(folder / "lid")),
         _number(read_text(folder / "sm_lid")),
         tuple(saturated),
         guid,
+        "" if layer == "Ethernet" else _port_guid(folder),
         _netdevs(root, device, port),
         virtual,
         address,
@@ -183,6 +187,11 @@ def _counters(
         if raw is not None and raw < U64_CEILING:
             fields[name] = float(raw)
     return saturated
+
+
+def _port_guid(folder: Path) -> str:
+    """The lower half of the port's first GID (InfiniBand: the prefix, then the GUID)."""
+    return guid_of("".join((read_text(folder / "gids" / "0") or "").split(":")[4:8]))
 
 
 def _listed(folder: Path, name: str) -> bool:

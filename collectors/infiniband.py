@@ -2,8 +2,10 @@
 
 One ``ib_port`` point per port and cycle, from sysfs; ``event`` points of kind ``link`` when
 something changed (``down``, ``up``, ``flap``, ``rate``, ``no_sm``, ``missing``, ``saturated``,
-``sm_changed``, ``ipoib_down``, ``ipoib_up``). Ports that are no part of the fabric of the jobs
-are left out by rule: virtual functions, bonded interfaces, slow or management Ethernet ports.
+``sm_changed``, ``ipoib_down``, ``ipoib_up``), and of kind ``inventory`` and code ``port``, at the
+start, on change and hourly: which GUID a port has in the fabric. Ports that are no part of the
+fabric of the jobs are left out by rule: virtual functions, bonded interfaces, slow or management
+Ethernet ports.
 """
 
 from __future__ import annotations
@@ -18,8 +20,9 @@ from typing import Literal
 from pydantic import Field
 
 from collectors.command import Runner
-from collectors.events import EVENT_METRICS, spaced
+from collectors.events import EVENT_METRICS, INFO, event, spaced
 from collectors.ib_memory import Learning, PortMemory, load_memory, remember, vanished
+from collectors.ib_perf import parse_perfquery
 from collectors.ib_readers import Readers
 from collectors.ib_sysfs import CLASS, HW_METRICS, PortReading, devices, read_device, read_text
 from collectors.ib_transceiver import module_fields
@@ -39,6 +42,7 @@ from collectors.sample import (
 METRICS: tuple[Metric, ...] = (*port_metrics("ib_port"), *HW_METRICS, *EVENT_METRICS)
 
 STATE_FILE = "ports.json"
+INVENTORY_NS = 3600 * 1_000_000_000
 STATE_LIMIT_BYTES = 1 << 20
 
 
@@ -50,7 +54,8 @@ class Options(BaseOptions):
     are none of our business. Of Ethernet ports those are watched whose best rate reaches
     ``ethernet_rate_bits_per_second`` and that carry no default route; bonded ones only with
     ``bonded``. ``transceivers`` names the tool that is asked about cables, one port a cycle and
-    each port every ``transceiver_seconds``.
+    each port every ``transceiver_seconds``. ``perfquery`` allows to ask it for data counters
+    where the kernel has none of 64 bits.
     """
 
     expected: tuple[str, ...] = ()
@@ -61,6 +66,7 @@ class Options(BaseOptions):
     hung_seconds: float = Field(default=3.0, gt=0)
     transceivers: Literal["off", "ethtool", "mlxlink"] = "off"
     transceiver_seconds: float = Field(default=300.0, ge=10)
+    perfquery: bool = True
 
 
 def make(options: Options, context: Context) -> Source:
@@ -118,6 +124,8 @@ class Infiniband:
         self._memory: dict[str, PortMemory] | None = None
         self._kept: dict[str, PortMemory] = {}
         self._asked_ns: dict[str, int] = {}
+        self._told_ns: dict[str, tuple[str, int]] = {}
+        self._perfquery = options.perfquery
 
     def collect(self, now_ns: int) -> Batch:
         """One reading of every port. Raises SourceUnavailable where there is no adapter."""
@@ -178,12 +186,52 @@ class Infiniband:
                 self._context.node, reading, before, learning, now_ns
             )
             events += told
+        events += self._inventory(watched, now_ns)
         optics = self._optics(watched, now_ns)
         for reading in watched:
-            fields = {**reading.fields, **optics.get(reading.name, {})}
+            more = optics.get(reading.name, {})
+            fields = {**self._data_counters(reading, now_ns), **reading.fields, **more}
             tags = {"device": reading.device, "port": reading.port}
             points.append(sample("ib_port", now_ns, fields, node=self._context.node, **tags))
         return points + events
+
+    def _inventory(self, watched: list[PortReading], now_ns: int) -> list[Sample]:
+        """Which GUID each port has: the fabric knows ports by nothing else for sure."""
+        told: list[Sample] = []
+        for reading in watched:
+            before, at_ns = self._told_ns.get(reading.name, ("", 0))
+            guid = reading.port_guid
+            if guid and (guid != before or now_ns - at_ns >= INVENTORY_NS):
+                self._told_ns[reading.name] = (guid, now_ns)
+                text = f"guid={guid}"
+                node, name = self._context.node, reading.name
+                told.append(
+                    event(node, "inventory", "port", now_ns, text=text, severity=INFO, device=name)
+                )
+        return told
+
+    def _data_counters(self, reading: PortReading, now_ns: int) -> dict[str, float]:
+        """Data counters of 64 bits from perfquery, where sysfs shows none that still count."""
+        needed = "port_rcv_data" in reading.saturated or "port_xmit_data" in reading.saturated
+        active = reading.fields.get("state") == ACTIVE
+        if not (needed and active and self._perfquery) or reading.ethernet:
+            return {}
+        result = self._runner.run(
+            ["perfquery", "-x", "-C", reading.device, "-P", reading.port],
+            deadline_seconds=min(1.0, self._options.deadline_seconds * 0.1),
+        )
+        if result.status == "missing":
+            self._perfquery = False
+        points, _ = parse_perfquery(result.text() if result.ok else "", "", now_ns)
+        if len(points) != 1:
+            return {}
+        found = points[0].fields
+        wanted = ("receive_bytes_total", "transmit_bytes_total")
+        return {
+            name: value
+            for name in wanted
+            if isinstance(value := found.get(name), float) and name not in reading.fields
+        }
 
     def _gone(
         self, answers: Mapping[str, list[PortReading]], unread: set[str], now_ns: int

@@ -26,7 +26,7 @@ from models.rule_state import (
 )
 from models.rulebook import RULES, Finding, Thresholds
 from models.rules_chassis import ChassisRules
-from models.rules_links import LINK_MEASUREMENTS, LinkRules
+from models.rules_links import LINK_INVENTORY, LINK_MEASUREMENTS, LinkRules
 from models.rules_states import States
 from models.silence import HEAD_SOURCES
 from models.voices import Entity, Fact, Remedy
@@ -140,7 +140,7 @@ class Rules:
     def _event(self, name: str, node: Node, sample: Sample, arrival_ns: int) -> None:
         kind = sample.tag("kind")
         if kind == "inventory":
-            if sample.tag("code") == "link":
+            if sample.tag("code") in LINK_INVENTORY:
                 self.links.observe(sample, arrival_ns)
             else:
                 inventory(node, sample)

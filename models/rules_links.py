@@ -35,6 +35,8 @@ from models.links import End, LinkView, Part, Placement, place, whole_switch
 from models.rule_state import SECOND_NS, Node
 from models.voices import Entity, Fact, Remedy
 
+# Codes of inventory events: which cable hangs where, and which GUID a port has.
+LINK_INVENTORY = frozenset({"link", "port"})
 LINK_MEASUREMENTS = frozenset({"ib_port", "fabric_port", "fabric", "slurm_node"})
 
 
@@ -51,6 +53,8 @@ class LinkRules:
         self._fabric: dict[PortKey, Track] = {}
         self._cables: dict[Key, Cable] = {}
         self._owner: dict[PortKey, Key] = {}
+        self._place: dict[str, PortKey] = {}
+        self._named: dict[str, Key] = {}
         self._hosts_on: dict[str, Counter[str]] = {}
         self._jobs: dict[str, tuple[bool, int]] = {}
         self._managers: dict[str, bool] = {}
@@ -59,7 +63,7 @@ class LinkRules:
     # ---- in ---------------------------------------------------------------------------------
 
     def observe(self, sample: Sample, arrival_ns: int) -> None:
-        """Takes in one sample of LINK_MEASUREMENTS, or an ``event`` inventory/link."""
+        """Takes in one sample of LINK_MEASUREMENTS, or an ``event`` of kind inventory."""
         measurement = sample.measurement
         if measurement == "ib_port":
             key = (sample.tag("node"), sample.tag("device"), sample.tag("port"))
@@ -75,8 +79,10 @@ class LinkRules:
             up = sample.number("manager_up")
             if up is not None:
                 self._managers[sample.tag("subnet")] = up == 1.0
-        elif sample.tag("kind") == "inventory" and sample.tag("code") == "link":
+        elif sample.tag("code") == "link":
             self._cable(sample)
+        elif sample.tag("code") == "port":
+            self._port(sample)
 
     def _cable(self, sample: Sample) -> None:
         head, _, name = sample.text("text").partition(" name=")
@@ -86,18 +92,41 @@ class LinkRules:
         adapter = (words.get("adapter", ""), words.get("adapter_port", ""))
         node = sample.tag("node")
         if all((*switch, *adapter, device, port, node)):
-            self._plug((node, device, port), Cable(switch, adapter, name))
+            # A node knows its ports better than a node description does ("HCA-1").
+            key = self._named.get(adapter[0], (node, device, port))
+            self._plug(key, Cable(switch, adapter, name))
 
-    def _plug(self, key: Key, cable: Cable) -> None:
-        old = self._cables.get(key)
-        self._cables[key] = cable
-        self._owner[cable.adapter] = key
-        self._hosts_on.setdefault(cable.switch[0], Counter())[key[0]] += 1
-        if old is not None:
-            hosts = self._hosts_on[old.switch[0]]
+    def _port(self, sample: Sample) -> None:
+        device, _, port = sample.text("device").partition("/")
+        guid = sample.text("text").removeprefix("guid=")
+        key = (sample.tag("node"), device, port)
+        if not all((guid, *key)) or len(self._hosts.get(key[0], ())) > PORT_LIMIT:
+            return
+        self._named[guid] = key
+        where = self._place.get(guid)
+        owner = self._owner.get(where) if where is not None else None
+        if owner is not None and owner != key:
+            cable = self._unplug(owner)
+            self._hosts.get(owner[0], {}).pop(owner[1:], None)
+            self._sick.discard(owner)
+            if cable is not None:
+                self._plug(key, cable)
+
+    def _unplug(self, key: Key) -> Cable | None:
+        cable = self._cables.pop(key, None)
+        if cable is not None:
+            hosts = self._hosts_on[cable.switch[0]]
             hosts[key[0]] -= 1
             if hosts[key[0]] <= 0:
                 del hosts[key[0]]
+        return cable
+
+    def _plug(self, key: Key, cable: Cable) -> None:
+        self._unplug(key)
+        self._cables[key] = cable
+        self._owner[cable.adapter] = key
+        self._place[cable.adapter[0]] = cable.adapter
+        self._hosts_on.setdefault(cable.switch[0], Counter())[key[0]] += 1
 
     def _fabric_port(self, sample: Sample, arrival_ns: int) -> None:
         where = (sample.tag("guid"), sample.tag("port"))
@@ -337,12 +366,16 @@ class LinkRules:
                 for key, cable in self._cables.items()
             ],
             "managers": dict(self._managers),
+            "named": [[guid, *key] for guid, key in self._named.items()],
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Takes back what ``dump`` gave."""
         self._hosts, self._fabric, self._sick = {}, {}, set()
-        self._cables, self._owner, self._hosts_on = {}, {}, {}
+        self._cables, self._owner, self._place, self._hosts_on = {}, {}, {}, {}
+        self._named = {
+            guid: (node, device, number) for guid, node, device, number in state.get("named", ())
+        }
         for name, device, number, *row in state["ports"]:
             port = load_port(row)
             self._hosts.setdefault(name, {})[device, number] = port

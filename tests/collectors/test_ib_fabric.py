@@ -378,6 +378,15 @@ def test_without_the_library_or_an_adapter_the_sweep_says_so() -> None:
     assert "fabric_sweep: no usable InfiniBand port" in answer.stderr
 
 
+def test_lines_that_are_none_of_ours_are_told_and_cost_nothing_else() -> None:
+    good = '{"l":1,"p":2,"x":[1,2]}\n{"done":true,"sent":2,"timeouts":0,"seconds":0.1}\n'
+    for bad in ("{}", "[]", "3", '{"l":null}', '{"l":1,"m":[]}', '{"l":1,"p":"x"}', "ibwarn: x"):
+        answers = read_answers(f"{bad}\n{good}")
+        assert answers is not None
+        assert (1, 2) in answers.ports
+        assert answers.problems, bad
+
+
 def test_output_that_was_cut_off_is_no_answer() -> None:
     whole = '{"l":1,"p":2,"x":[1,2]}\n{"done":true,"sent":2,"timeouts":0,"seconds":0.1}\n'
     answers = read_answers(whole)

@@ -356,6 +356,28 @@ def test_a_host_that_moved_to_another_switch_counts_there() -> None:
     assert links.view(("n4", "mlx5_0", "1"), {}).switch_hosts == 1
 
 
+@pytest.mark.parametrize("port_first", [True, False])
+def test_a_port_is_known_by_its_guid_whatever_the_description_calls_it(port_first: bool) -> None:
+    told = Story()
+    told.rules = Rules()
+    guid = "0xb8cef60300100001"
+    text = f"switch={LEAF} switch_port=1 adapter={guid} adapter_port=1 name=leaf-0-0"
+    cable = event("n1", "inventory", "link", NOW, text=text, severity=0, device="HCA-1/1")
+    port = event("n1", "inventory", "port", NOW, text=f"guid={guid}", severity=0, device="mlx5_0/1")
+    told.tell(*([port, cable] if port_first else [cable, port]))
+    told.run(15)
+    told.fields["n1"] |= POLLING
+    told.run(3)
+    (fact,) = told.facts()
+    assert fact.entity.device == "mlx5_0/1"
+    assert "leaf-0-0 port 1" in " ".join(fact.evidence)
+    cables = told.rules.dump()["links"]["cables"]
+    assert [row[0] for row in cables] == [["n1", "mlx5_0", "1"]]
+    again = Rules()
+    again.load(json.loads(json.dumps(told.rules.dump())))
+    assert again.dump() == told.rules.dump()
+
+
 def test_thresholds_are_named_with_their_units() -> None:
     for name in LinkThresholds.__dataclass_fields__:
         assert name.endswith(("_seconds", "_count", "_ratio", "_intervals")), name
