@@ -72,6 +72,8 @@ class _State:
     kind: str = ""
     fault: str = ""
     visited: bool = False
+    due: float = 0.0  # when it is its turn; used where BMCs are read in turn
+    fresh: bool = False  # whether there is something new to say of it
     last_good: float | None = None
     duration_seconds: float = 0.0
 
@@ -79,7 +81,9 @@ class _State:
 class Fleet:
     """All BMCs of one source. ``collect`` may be called from any one thread at a time.
 
-    ``leaving`` is awaited last when the fleet is closed, in the thread of the BMCs.
+    ``leaving`` is awaited last when the fleet is closed, in the thread of the BMCs. With a
+    ``tick_seconds`` shorter than the period the BMCs are read in turn, each once a period, so
+    that thousands of them make a steady trickle and no burst.
     """
 
     def __init__(
@@ -90,6 +94,7 @@ class Fleet:
         options: BmcOptions,
         monotonic: Callable[[], float] = time.monotonic,
         leaving: Callable[[], Awaitable[None]] | None = None,
+        tick_seconds: float = 0.0,
     ) -> None:
         self._name = name
         self._options = options
@@ -97,6 +102,10 @@ class Fleet:
         self._leaving = leaving
         self._started = monotonic()
         self._states = [_State(target, make(target)) for target in targets]
+        self._tick_seconds = tick_seconds if tick_seconds < options.period_seconds else 0.0
+        if self._tick_seconds:
+            for place, state in enumerate(self._states):
+                state.due = self._started + options.period_seconds * place / len(self._states)
         self._jitter = random.Random(0)  # noqa: S311 - spreads tries, guards nothing
         self._done: list[Poll] = []
         self._healthy = asyncio.Semaphore(options.concurrency)
@@ -110,11 +119,18 @@ class Fleet:
         """One round: visits who is due, waits for the healthy, hands over what has come."""
         loop = self._running()
         wait = max(0.1, self._options.deadline_seconds - 1.0)
+        if self._tick_seconds:
+            wait = min(wait, 0.8 * self._tick_seconds)
         future = asyncio.run_coroutine_threadsafe(self._round(wait), loop)
         polls = future.result(timeout=self._options.deadline_seconds + 5.0)
         samples = [one for poll in polls for one in poll.samples]
         problems = [one for poll in polls for one in poll.problems]
-        readings = [self._reading(state, now_ns) for state in self._states if state.visited]
+        said = [
+            one for one in self._states if one.fresh or (one.visited and not self._tick_seconds)
+        ]
+        readings = [self._reading(state, now_ns) for state in said]
+        for state in said:
+            state.fresh = False
         bad = [state for state in self._states if state.visited and state.fault]
         heard = sum(1 for state in self._states if state.visited and not state.fault)
         fault = self._words(bad)
@@ -165,6 +181,12 @@ class Fleet:
         return done
 
     def _due(self, state: _State, now: float) -> bool:
+        if self._tick_seconds:
+            if now < state.due:
+                return False
+            turns = 1 + (now - state.due) // self._options.period_seconds
+            state.due += turns * self._options.period_seconds
+            state.fresh = state.visited  # a BMC that pauses is said to be down all the same
         if now >= state.not_before:
             return True
         return state.kind == "login" and state.visitor.changed()
@@ -192,7 +214,7 @@ class Fleet:
 
     def _judge(self, state: _State, poll: Poll) -> None:
         now = self._monotonic()
-        state.visited = True
+        state.visited = state.fresh = True
         state.kind, state.fault = poll.kind, clip(poll.fault, 300)
         if not poll.fault:
             state.failures, state.not_before = 0, 0.0

@@ -49,6 +49,7 @@ class BmcOptions(Options):
     concurrency: int = Field(default=200, ge=1, le=5_000)
     bmc_deadline_seconds: float = Field(default=45.0, gt=0, le=3_600)
     pause_max_seconds: float = Field(default=1_800.0, gt=0, le=86_400)
+    in_turn_from: int = Field(default=500, ge=1, le=1_000_000)  # so many BMCs are read in turn
     log_backlog: int = Field(default=50, ge=0, le=10_000)
     log_entries_per_round: int = Field(default=500, ge=1, le=10_000)
 
@@ -90,6 +91,18 @@ def targets(options: BmcOptions) -> list[Target]:
     if not found:
         raise SourceUnavailable("no BMC is named: set nodes and address, or file")
     return list(found.values())
+
+
+TURNS = 12
+
+
+def tick_seconds(options: BmcOptions) -> float:
+    """How often the source is to be asked: once a period, or in turn where BMCs are many."""
+    try:
+        many = len(targets(options)) >= options.in_turn_from
+    except SourceUnavailable:
+        many = False  # said at the first reading
+    return options.period_seconds / TURNS if many else options.period_seconds
 
 
 def _listed(path: Path, options: BmcOptions) -> list[Target]:

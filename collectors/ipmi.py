@@ -13,7 +13,15 @@ from collectors import bmc, ipmi_log, ipmi_read
 from collectors.bmc import Readings
 from collectors.bmc_cursors import CursorFile
 from collectors.bmc_fleet import Fleet, Poll
-from collectors.bmc_targets import BmcOptions, NoSecret, Secrets, Target, secrets_of, targets
+from collectors.bmc_targets import (
+    BmcOptions,
+    NoSecret,
+    Secrets,
+    Target,
+    secrets_of,
+    targets,
+    tick_seconds,
+)
 from collectors.events import spaced
 from collectors.ipmi_lan import BmcError, Lan, Login, Timing
 from collectors.ipmi_packets import PRIVILEGES, SUITES
@@ -65,7 +73,6 @@ class _Visitor:
         self._options = options
         self._context = context
         self._known = ipmi_read.Knowledge()
-        self._by_number: dict[tuple[int, int], SensorRecord] = {}
         self._secrets: Secrets | None = None
         self._lan: Lan | None = None
 
@@ -118,8 +125,6 @@ class _Visitor:
 
     async def _read(self, lan: Lan, node: str, found: Readings, poll: Poll, now_ns: int) -> None:
         await ipmi_read.learn(lan, self._known)
-        if self._by_number.keys() != {(one.number, BMC_OWNER) for one in self._known.sensors}:
-            self._by_number = {(one.number, BMC_OWNER): one for one in self._known.sensors}
         # The log first: it is short, and it says what the sensors no longer show.
         if self._options.sel:
             samples = await ipmi_log.read_new(
@@ -136,6 +141,9 @@ class _Visitor:
         await ipmi_read.power(lan, self._known, node, found)
         await ipmi_read.sensors(lan, self._known, node, found)
 
+    def _by_number(self) -> dict[tuple[int, int], SensorRecord]:
+        return {(one.number, BMC_OWNER): one for one in self._known.sensors}
+
     async def leave(self) -> None:
         lan, self._lan = self._lan, None
         if lan is not None:
@@ -148,7 +156,7 @@ class Ipmi:
     name = NAME
 
     def __init__(self, options: Options, context: Context) -> None:
-        self.period_seconds = options.period_seconds
+        self.period_seconds = tick_seconds(options)
         self.deadline_seconds = options.deadline_seconds
         self._options = options
         self._context = context
@@ -187,7 +195,8 @@ class Ipmi:
             return visitor
 
         self._visitors = []
-        return Fleet(NAME, targets(self._options), make, self._options)
+        listed = targets(self._options)
+        return Fleet(NAME, listed, make, self._options, tick_seconds=self.period_seconds)
 
 
 def make(options: Options, context: Context) -> Ipmi:

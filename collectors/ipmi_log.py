@@ -7,7 +7,7 @@ again; if it is another one, the log was cleared, which is an event of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from collectors.events import WARNING, event
@@ -56,14 +56,15 @@ async def read_new(
     lan: Lan,
     cursor: Cursor,
     node: str,
-    sensors: Mapping[tuple[int, int], SensorRecord],
+    sensors: Callable[[], Mapping[tuple[int, int], SensorRecord]],
     now_ns: int,
     limit: int,
     backlog: int,
 ) -> list[Sample]:
     """The entries since the last time, at most ``limit``; the rest comes next time.
 
-    At the first contact with a BMC only about ``backlog`` old entries are read.
+    ``sensors`` gives the sensors by number and owner, asked for only where there is an entry. At
+    the first contact with a BMC only about ``backlog`` old entries are read.
     """
     try:
         info = await lan.call(STORAGE, GET_INFO)
@@ -93,6 +94,7 @@ async def read_new(
         cursor.following if waiting else await _begin(lan, cursor, backlog, node, samples, now_ns)
     )
     left = limit
+    known: Mapping[tuple[int, int], SensorRecord] = {}
     while number != LAST and left > 0:
         left -= 1
         answer = await _entry(lan, number)
@@ -105,7 +107,8 @@ async def read_new(
         ):
             number = LAST
             break
-        samples.append(to_sample(entry_of(record, node, sensors), now_ns))
+        known = known or sensors()
+        samples.append(to_sample(entry_of(record, node, known), now_ns))
         cursor.last_id, cursor.last_record = record_id(record), record
         number = following
         # Kept at every entry: a BMC that falls silent now is read on from here.

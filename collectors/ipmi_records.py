@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import struct
 from collections.abc import Callable, Mapping
@@ -90,17 +91,21 @@ class SensorRecord:
         return round(result, 6) if math.isfinite(result) else None
 
 
-def sensors_of(record: bytes) -> list[SensorRecord]:
-    """The sensors that one record of the repository describes; none for other records."""
+@functools.lru_cache(maxsize=16_384)
+def sensors_of(record: bytes) -> tuple[SensorRecord, ...]:
+    """The sensors that one record of the repository describes; none for other records.
+
+    Servers of one kind have the same records, so thousands of BMCs share what is kept of them.
+    """
     if len(record) < 6 or record[4] + 5 > len(record):
-        return []
+        return ()
     kind = record[3]
     if kind == FULL and len(record) >= 48:
         found = _full(record)
-        return [found] if found else []
+        return (found,) if found else ()
     if kind == COMPACT and len(record) >= 32:
-        return _compact(record)
-    return []
+        return tuple(_compact(record))
+    return ()
 
 
 def _common(record: bytes, name: str) -> SensorRecord | None:

@@ -17,7 +17,15 @@ from collectors import bmc
 from collectors.bmc import Readings
 from collectors.bmc_cursors import CursorFile
 from collectors.bmc_fleet import Fleet, Poll
-from collectors.bmc_targets import BmcOptions, NoSecret, Secrets, Target, secrets_of, targets
+from collectors.bmc_targets import (
+    BmcOptions,
+    NoSecret,
+    Secrets,
+    Target,
+    secrets_of,
+    targets,
+    tick_seconds,
+)
 from collectors.events import spaced
 from collectors.redfish_entries import LogCursor, read_new
 from collectors.redfish_http import Client, HttpError
@@ -264,7 +272,7 @@ class Redfish:
     name = NAME
 
     def __init__(self, options: Options, context: Context) -> None:
-        self.period_seconds = options.period_seconds
+        self.period_seconds = tick_seconds(options)
         self.deadline_seconds = options.deadline_seconds
         self._options = options
         self._context = context
@@ -300,7 +308,14 @@ class Redfish:
             self._visitors.append(visitor)
             return visitor
 
-        return Fleet(NAME, listed, make, self._options, leaving=shared.close)
+        return Fleet(
+            NAME,
+            listed,
+            make,
+            self._options,
+            leaving=shared.close,
+            tick_seconds=self.period_seconds,
+        )
 
 
 def make(options: Options, context: Context) -> Redfish:

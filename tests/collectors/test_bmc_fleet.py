@@ -71,11 +71,18 @@ def hand() -> Hand:
 def make(hand: Hand) -> Iterator[Make]:
     made: list[Fleet] = []
 
-    def start(*nodes: str, **more: float) -> Fleet:
+    def start(*nodes: str, turns: int = 1, **more: float) -> Fleet:
         given = {"period_seconds": 60.0, "deadline_seconds": 2.0, **more}
         options = BmcOptions(**given)  # type: ignore[arg-type]
         targets = [Target(node, node) for node in nodes]
-        fleet = Fleet("ipmi", targets, lambda one: Visitor(hand, one), options, lambda: hand.now)
+        fleet = Fleet(
+            "ipmi",
+            targets,
+            lambda one: Visitor(hand, one),
+            options,
+            lambda: hand.now,
+            tick_seconds=options.period_seconds / turns,
+        )
         made.append(fleet)
         return fleet
 
@@ -177,3 +184,22 @@ def test_a_thousand_rounds_leave_one_thread_and_closing_leaves_none(hand: Hand, 
     fleet.close()
     assert threading.active_count() == before
     assert hand.left == {"a", "b"}
+
+
+def test_many_are_read_in_turn_each_once_a_period(hand: Hand, make: Make) -> None:
+    nodes = [f"n{place}" for place in range(120)]
+    hand.faults["n7"] = ("the BMC refuses the password", "login")
+    fleet = make(*nodes, turns=12)
+    hand.now += 4.9
+    per_tick: list[int] = []
+    told: list[str] = []
+    for _ in range(36):
+        batch = fleet.collect(1)
+        per_tick.append(sum(one.measurement == "bmc" for one in batch.samples))
+        told += [one.tag("node") for one in batch.samples if one.measurement == "source"]
+        hand.now += 5.0
+    assert max(per_tick) <= 11, "a steady trickle, no burst"
+    assert {hand.visits[node] for node in nodes if node != "n7"} == {3}
+    assert hand.visits["n7"] == 1
+    assert told.count("n7") == 3, "one that pauses is said to be down in every period"
+    assert told.count("n8") == 3

@@ -169,7 +169,7 @@ def test_a_name_in_packed_six_bit_letters_is_read() -> None:
 def test_sensors_behind_another_controller_are_left_out() -> None:
     record = bytearray(RECORDS[0][0])
     record[5] = 0x2C
-    assert sensors_of(bytes(record)) == []
+    assert sensors_of(bytes(record)) == ()
 
 
 def test_records_of_noise_and_cut_records_never_raise() -> None:
@@ -182,7 +182,7 @@ def test_records_of_noise_and_cut_records_never_raise() -> None:
             one.value(rng.randrange(256))
     for record, _ in RECORDS:
         for size in range(len(record)):
-            assert sensors_of(record[:size]) == []
+            assert sensors_of(record[:size]) == ()
 
 
 # ---- log records ---------------------------------------------------------------------------------
