@@ -48,7 +48,7 @@ class GatewayOptions(Section):
     commit_deadline_seconds: float = Field(default=20.0, gt=0)
     lines_per_second_limit: float = Field(default=2_000.0, gt=0)
     burst_lines_limit: int = Field(default=100_000, ge=1)
-    pending_bytes_limit: int = Field(default=128 * 1024 * 1024, ge=1024)
+    pending_bytes_limit: int = Field(default=256 * 1024 * 1024, ge=1024)
     pending_samples_limit: int = Field(default=400_000, ge=1)
     retry_after_seconds: float = Field(default=5.0, gt=0)
     client_certificates: bool = False
@@ -106,6 +106,32 @@ class _Bucket:
     at_seconds: float
 
 
+class _Lease:
+    """The bytes that one request holds, as far as they are known."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+        self.size = 0
+
+    def cover(self, size: int, exactly: bool = False) -> None:
+        """Holds ``size`` bytes, or more if more are held; raises 429 when all are too many."""
+        growth = size - self.size
+        if growth <= 0 and not exactly:
+            return
+        if (
+            growth > 0
+            and self.gateway.pending_bytes + growth > self.gateway.options.pending_bytes_limit
+        ):
+            raise self.gateway.push_back("too many bytes under way")
+        self.gateway.pending_bytes += growth
+        self.size = size
+
+    def release(self) -> None:
+        """Holds nothing any more."""
+        self.gateway.pending_bytes -= self.size
+        self.size = 0
+
+
 class _RefusedError(Exception):
     """An answer other than 204."""
 
@@ -146,7 +172,7 @@ class Gateway:
         self._decoder = Decoder()
         self._buckets: dict[str, _Bucket] = {}
         self._in_flight: dict[BatchKey, asyncio.Future[None]] = {}
-        self._pending_bytes = 0
+        self.pending_bytes = 0
         self._pending_samples = 0
 
     async def write(self, request: web.Request) -> web.Response:
@@ -190,6 +216,20 @@ class Gateway:
         }
         return web.json_response(body, status=503 if full else 200)
 
+    async def query(self, request: web.Request) -> web.Response:
+        """``/query``: v1 clients begin with CREATE DATABASE; nothing else is answered."""
+        try:
+            self._sender(request)
+        except _RefusedError as refused:
+            return refused.response()
+        statement = request.query.get("q", "")
+        if request.method == "POST" and not statement and (request.content_length or 0) < 10_000:
+            statement = str((await request.post()).get("q", ""))
+        if statement.strip().upper().startswith("CREATE DATABASE"):
+            return web.json_response({"results": [{"statement_id": 0}]})
+        text = "the gateway answers no queries; ask the store behind it"
+        return _RefusedError(400, "invalid", text).response()
+
     # The steps of a write.
 
     def _sender(self, request: web.Request) -> str:
@@ -220,24 +260,23 @@ class Gateway:
         size = max(request.content_length or 0, 1024)
         if size > self.options.body_limit_bytes:
             raise self._too_large(self.options.body_limit_bytes)
-        if self._pending_bytes + size > self.options.pending_bytes_limit:
-            raise self._push_back("too many bytes under way")
-        self._pending_bytes += size
+        lease = _Lease(self)
         try:
-            body = await self._body(request)
+            lease.cover(size)
+            body = await self._body(request, lease)
             arrival_ns = self.clock.now_ns()
             samples, problems = await self._read(body, node, precision, arrival_ns)
             self.counts.bytes += len(body)
             del body
             await self._store(samples, node, arrival_ns, batch)
         finally:
-            self._pending_bytes -= size
+            lease.release()
         if problems:
             self.counts.refused_lines += len(problems)
             raise _partial_write(problems, len(samples))
         return web.Response(status=204)
 
-    async def _body(self, request: web.Request) -> bytes:
+    async def _body(self, request: web.Request, lease: _Lease) -> bytes:
         """The body, unpacked; bounded before and after (a small gzip can be a large text)."""
         encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
         if encoding not in ("gzip", "identity", ""):
@@ -252,6 +291,7 @@ class Gateway:
                     size += len(chunk)
                     if size > limit:
                         raise self._too_large(limit)
+                    lease.cover(size)
                     chunks.append(chunk)
         except TimeoutError:
             raise _RefusedError(408, "request timeout", "the body did not come in time") from None
@@ -263,8 +303,13 @@ class Gateway:
         if len(body) > self.options.body_limit_bytes:
             raise self._too_large(self.options.body_limit_bytes)
         if len(body) > _INLINE_BYTES // 4:
-            return await asyncio.to_thread(self._unpack, body)
-        return self._unpack(body)
+            # What it will be is not known: it counts as the most that it may be, meanwhile.
+            lease.cover(self.options.unpacked_limit_bytes)
+            body = await asyncio.to_thread(self._unpack, body)
+        else:
+            body = self._unpack(body)
+        lease.cover(len(body), exactly=True)
+        return body
 
     def _unpack(self, body: bytes) -> bytes:
         limit = self.options.unpacked_limit_bytes
@@ -320,7 +365,7 @@ class Gateway:
         if not samples and batch is None:
             return
         if self._pending_samples + len(samples) > self.options.pending_samples_limit:
-            raise self._push_back("too many samples under way")
+            raise self.push_back("too many samples under way")
         self._pending_samples += len(samples)
         work = asyncio.ensure_future(self.accept(samples, node, arrival_ns, batch))
         if batch is not None:
@@ -360,7 +405,8 @@ class Gateway:
             )
         bucket.level -= min(lines, burst)
 
-    def _push_back(self, why: str) -> _RefusedError:
+    def push_back(self, why: str) -> _RefusedError:
+        """The answer to one who must come again later."""
         wait = self.options.retry_after_seconds * self.rng.uniform(0.5, 1.5)
         return _RefusedError(429, "too many requests", why, wait)
 
@@ -388,6 +434,8 @@ def routes(gateway: Gateway) -> list[web.RouteDef]:
     return [
         web.post("/api/v2/write", gateway.write),
         web.post("/write", gateway.write),
+        web.post("/query", gateway.query),
+        web.get("/query", gateway.query),
         web.get("/ping", gateway.ping),
         web.get("/health", gateway.health),
     ]

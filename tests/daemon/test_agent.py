@@ -532,3 +532,20 @@ async def test_a_client_certificate_names_the_node(tmp_path: Path) -> None:
     ) as agent:
         await until(lambda: "refuses our token (401)" in agent.reading().text("fault"))
     await head.stop()
+
+
+@pytest.mark.parametrize("step_hours", [-1, 1])
+async def test_a_clock_that_jumps_an_hour_loses_nothing(tmp_path: Path, step_hours: int) -> None:
+    head = await Head(tmp_path / "store").start()
+    source = Counter(period_seconds=0.02)
+    step_ns = [0]
+    agent = Agent(options(tmp_path, head.url), [source], now_ns=lambda: time.time_ns() + step_ns[0])
+    async with Running(agent):
+        await until(lambda: len(numbers(head)) > 3)
+        step_ns[0] = step_hours * 3600 * 10**9
+        seen = source.cycles
+        await until(lambda: source.cycles > seen + 10)
+    assert sorted(arrived_or_spooled(head, tmp_path)) == [
+        float(n + 1) for n in range(source.cycles)
+    ]
+    await head.stop()

@@ -186,7 +186,7 @@ async def test_bodies_are_bounded_before_and_after_unpacking(tmp_path: Path) -> 
         except aiohttp.ClientError:
             status = 413  # it hung up, so the answer could not be read
         assert status == 413
-        assert head.gateway._pending_bytes == 0
+        assert head.gateway.pending_bytes == 0
         await head.stop()
 
 
@@ -343,3 +343,45 @@ async def test_many_writers_share_a_sync(head: Head) -> None:
         assert set(await asyncio.gather(*map(one, bodies))) == {204}
     assert len(stored(head)) == 200
     assert head.store.counts.commits < 100
+
+
+async def test_a_body_whose_length_is_not_said_counts_as_it_grows(tmp_path: Path) -> None:
+    options = GatewayOptions(pending_bytes_limit=50_000)
+    head = await Head(tmp_path / "store", options).start()
+
+    async def slowly() -> AsyncIterator[bytes]:
+        for _ in range(100):
+            yield b"#" * 1000 + b"\n"
+
+    try:
+        status, _, _ = await post(head, slowly())  # type: ignore[arg-type]
+    except aiohttp.ClientError:
+        status = 429  # it hung up, so the answer could not be read
+    assert status == 429
+    bomb = gzip.compress(b"#" + b"x" * 90_000)
+    assert (await post(head, bomb, headers={"Content-Encoding": "gzip"}))[0] == 429
+    assert head.gateway.pending_bytes == 0
+    assert (await post(head, "host,node=n1 load_1m=1"))[0] == 204
+    await head.stop()
+
+
+async def test_what_telegraf_sends_is_taken(head: Head) -> None:
+    """As outputs.influxdb (v1) and outputs.influxdb_v2 do with their documented settings."""
+    basic = "Basic " + base64.b64encode(f"telegraf:{RELAY_TOKEN}".encode()).decode()
+    headers = {"Authorization": basic, "User-Agent": "Telegraf/1.30.0 Go/1.22.0"}
+    created = await post(head, b"", None, "/query", headers, q='CREATE DATABASE "tocsin"')
+    assert (created[0], created[1]) == (200, {"results": [{"statement_id": 0}]})
+    body = gzip.compress(
+        b"cpu,cpu=cpu0,host=login1 usage_idle=98.5,usage_user=1.25 1780000000000000000\n"
+        b'system,host=login1 load1=0.5,n_cpus=2i,uptime_format="1 day,  2:03" 1780000000000000000\n'
+    )
+    packed = {"Content-Encoding": "gzip", "Content-Type": "text/plain; charset=utf-8"}
+    v1 = {"db": "tocsin", "precision": "ns", "consistency": "any"}
+    assert (await post(head, body, None, "/write", headers | packed, **v1))[0] == 204
+    v2 = {"bucket": "tocsin", "org": "tocsin", "precision": "ns"}
+    assert (await post(head, body, RELAY_TOKEN, headers=packed, **v2))[0] == 204
+    assert stored(head, "system")[0]["uptime_format"] == "1 day,  2:03"
+    assert len(stored(head, "cpu")) == 1
+    status, answer, _ = await post(head, b"", RELAY_TOKEN, "/query", q="SELECT * FROM cpu")
+    assert status == 400
+    assert "no queries" in answer["message"]

@@ -489,3 +489,20 @@ def test_one_node_of_many_is_read_without_reading_the_others(store: Store) -> No
     assert table.num_rows < 70_000, "only the row groups that may hold the node"
     assert read_part(part.path, None, {}, END_NS).num_rows == 0
     assert rows(store, tags={"node": "zzz"}) == []
+
+
+@pytest.mark.parametrize("step_hours", [-1, 1])
+def test_a_clock_that_jumps_an_hour_loses_nothing(tmp_path: Path, step_hours: int) -> None:
+    now_ns = [START_NS]
+    store = Store(tmp_path, now_ns=lambda: now_ns[0])
+    for second in range(100):
+        if second == 50:
+            now_ns[0] += step_hours * HOUR_NS
+        now_ns[0] += 10**9
+        keep(store, sample("gpu", now_ns[0], {"number": float(second)}, node="n1"))
+        if second % 9 == 0:
+            store.roll(now_ns[0])
+    store.roll(now_ns[0], everything=True)
+    store.upkeep(now_ns[0] + 3 * HOUR_NS)
+    assert sorted(row["number"] for row in rows(store)) == [float(n) for n in range(100)]
+    store.close()
