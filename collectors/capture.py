@@ -1,0 +1,124 @@
+"""Runs the tools that tocsin reads and keeps what they print, anonymised, as a fixture.
+
+Only reading commands; nothing is switched on, reset or cleared. One folder: a file for each
+command, and ``commands.json`` with exit codes, durations and versions. A person looks it over
+before it is given away.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from collectors.anonymise import Anonymiser
+from collectors.command import Runner
+from collectors.sample import clip
+
+OUTPUT_BYTES = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One thing to run; ``name`` is the file's name, ``parser`` the one that reads it."""
+
+    name: str
+    argv: tuple[str, ...]
+    parser: str = ""
+    seconds: float = 30.0
+
+
+COMMANDS: tuple[Command, ...] = (
+    Command("nvidia-smi-q-x.xml", ("nvidia-smi", "-q", "-x"), "nvidia-smi-xml"),
+    Command("nvidia-smi-L.txt", ("nvidia-smi", "-L"), "nvidia-smi-list"),
+    Command("nvidia-smi-topo-m.txt", ("nvidia-smi", "topo", "-m"), "nvidia-smi-topo"),
+    Command("nvidia-smi-nvlink-s.txt", ("nvidia-smi", "nvlink", "-s"), "nvidia-smi-nvlink"),
+    Command("nvidia-smi-nvlink-e.txt", ("nvidia-smi", "nvlink", "-e"), "nvidia-smi-nvlink"),
+    Command(
+        "nvidia-smi-remapped-rows.csv",
+        (
+            "nvidia-smi",
+            "--query-remapped-rows=gpu_uuid,remapped_rows.correctable,"
+            "remapped_rows.uncorrectable,remapped_rows.pending,remapped_rows.failure",
+            "--format=csv",
+        ),
+        "nvidia-smi-csv",
+    ),
+    Command(
+        "dcgmi-dmon.txt",
+        ("dcgmi", "dmon", "-e", "140,150,155,203,204,230,394,395,396", "-c", "1"),
+        "dcgmi-dmon",
+    ),
+    Command("dcgmi-health.json", ("dcgmi", "health", "-c", "-j"), "dcgmi-health"),
+    Command("ibstat.txt", ("ibstat",), "ibstat"),
+    Command("ipmitool-sdr.txt", ("ipmitool", "sdr", "elist", "all"), "ipmitool-sdr"),
+    Command("ipmitool-sel.txt", ("ipmitool", "sel", "elist"), "ipmitool-sel"),
+    Command("slurm-nodes.json", ("scontrol", "show", "nodes", "--json"), "slurm-nodes"),
+    Command("nvme-smart-log.json", ("nvme", "smart-log", "/dev/nvme0", "-o", "json"),
+            "nvme-smart-log"),
+    Command("dmesg.txt", ("dmesg", "--time-format", "iso"), "kernel-log"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """How one command went. ``replaced`` counts the names taken out of what it printed."""
+
+    command: Command
+    status: str
+    returncode: int | None
+    seconds: float
+    output_bytes: int
+    replaced: int
+    fault: str
+
+
+def capture(
+    folder: Path,
+    runner: Runner,
+    anonymiser: Anonymiser,
+    commands: Sequence[Command] = COMMANDS,
+) -> list[Captured]:
+    """Runs ``commands`` and writes what they print under ``folder``, which is made.
+
+    A command that is missing, fails or hangs is told in ``commands.json`` and costs no other.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    done = [_one(folder, runner, anonymiser, command) for command in commands]
+    index = [
+        {
+            "file": one.command.name if one.output_bytes else "",
+            "command": " ".join(one.command.argv),
+            "parser": one.command.parser,
+            "status": one.status,
+            "exit": one.returncode,
+            "seconds": round(one.seconds, 3),
+            "names_replaced": one.replaced,
+            "fault": one.fault,
+        }
+        for one in done
+    ]
+    text = json.dumps(index, indent=2, ensure_ascii=False) + "\n"
+    (folder / "commands.json").write_text(text, encoding="utf-8")
+    return done
+
+
+def _one(folder: Path, runner: Runner, anonymiser: Anonymiser, command: Command) -> Captured:
+    result = runner.run(command.argv, deadline_seconds=command.seconds, output_bytes=OUTPUT_BYTES)
+    before = anonymiser.replaced
+    text = anonymiser.text(result.text())
+    if result.stderr:
+        said = anonymiser.text(result.stderr.decode("utf-8", "replace"))
+        (folder / f"{command.name}.stderr").write_text(said, encoding="utf-8")
+    if text:
+        (folder / command.name).write_text(text, encoding="utf-8")
+    return Captured(
+        command,
+        result.status,
+        result.returncode,
+        result.duration_seconds,
+        len(text),
+        anonymiser.replaced - before,
+        clip(anonymiser.text(result.fault), 300),
+    )

@@ -1,0 +1,149 @@
+"""Captured output loses names and keeps its form."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from collectors.anonymise import Anonymiser
+from collectors.capture import COMMANDS, Command, capture
+from collectors.command import Runner
+from collectors.parsers import PARSERS
+from collectors.sample import Sample
+
+FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
+KEY = b"a key of this test"
+
+
+def clean(text: str, *names: str) -> str:
+    return Anonymiser(KEY, names).text(text)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "GPU-7e57a002-0023-4102-a007-0c0ffee00002",
+        "fe80:0000:0000:0000:506b:4b03:00ab:cdef",
+        "0x506b4b0300abcdef",
+        "506b4b0300abcdef",
+        "50:6b:4b:03:00:ab",
+        "10.11.12.13",
+        "jane.doe@site.example",
+    ],
+)
+def test_names_of_boards_ports_and_people_go(name: str) -> None:
+    text = f"before {name} after\n"
+    cleaned = clean(text)
+    assert name.removeprefix("GPU-") not in cleaned
+    assert cleaned.startswith("before ")
+    assert cleaned.endswith(" after\n")
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        "0x0000000000000060",
+        "00000000:1B:00.0",
+        "0000:9b:00.0",
+        "96.00.99.00.01",
+        "570.86.15",
+        "[N/A]",
+        "402.77 W",
+        "2026-03-04T05:06:07,120+00:00",
+        "12:34:56",
+        "Serial Number: N/A",
+        "127.0.0.1",
+    ],
+)
+def test_what_a_parser_needs_stays(kept: str) -> None:
+    assert clean(f"a {kept} b") == f"a {kept} b"
+
+
+def test_the_same_name_becomes_the_same_and_another_key_another() -> None:
+    uuid = "7e57a002-0023-4102-a007-0c0ffee00002"
+    first, second = clean(f"{uuid} {uuid}").split()
+    assert first == second
+    assert first != Anonymiser(b"another").text(uuid)
+    assert re.fullmatch(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", first)
+
+
+def test_host_and_user_names_go_wherever_they_stand_alone() -> None:
+    text = "gpu-a-07: jdoe@gpu-a-07.site.example /home/jdoe/run gpu-a-070"
+    cleaned = clean(text, "gpu-a-07", "jdoe", "site.example")
+    assert "gpu-a-07:" not in cleaned
+    assert "jdoe" not in cleaned
+    assert "site.example" not in cleaned
+    assert cleaned.endswith("gpu-a-070")
+
+
+def test_serial_numbers_go_in_every_form() -> None:
+    for text in (
+        "<serial>1650000000030</serial>",
+        '"serial_num" : "1650000000040"',
+        " Board Serial         : MT2042X01234",
+        "Serial Number: 0322415075970",
+    ):
+        cleaned = clean(text)
+        assert len(cleaned) == len(text)
+        assert cleaned != text
+
+
+def essence(samples: list[Sample]) -> list[tuple[str, list[tuple[str, object]]]]:
+    """What was measured, without who it was."""
+    return [
+        (
+            one.measurement,
+            [(name, value) for name, value in sorted(one.fields.items()) if name != "text"],
+        )
+        for one in samples
+    ]
+
+
+@pytest.mark.parametrize(
+    ("parser", "path"),
+    [
+        ("nvidia-smi-xml", "gpu/smi/q-x_v12_535.xml"),
+        ("nvidia-smi-xml", "gpu/smi/q-x_v13_595_recovery.xml"),
+        ("nvidia-smi-csv", "gpu/smi/query_590_new-fields.csv"),
+        ("nvidia-smi-list", "gpu/smi/L_one-lost_550.txt"),
+        ("nvidia-smi-nvlink", "gpu/smi/nvlink-e_550.txt"),
+        ("dcgm-exporter", "gpu/dcgm/metrics_4.8.prom"),
+        ("dcgmi-dmon", "gpu/dcgm/dmon_4.6.txt"),
+        ("dcgmi-diag", "gpu/dcgm/diag_r1_4.json"),
+    ],
+)
+def test_a_cleaned_text_is_read_as_the_text_itself(parser: str, path: str) -> None:
+    text = (FIXTURES / path).read_text()
+    cleaned = clean(text)
+    before, after = (PARSERS[parser](one, "n1", 1)[0] for one in (text, cleaned))
+    assert essence(before) == essence(after)
+    for uuid in re.findall(r"GPU-([0-9a-f-]{36})", text):
+        assert uuid not in cleaned
+
+
+def test_every_command_of_ours_only_reads_and_has_a_parser() -> None:
+    words = {word for command in COMMANDS for word in command.argv}
+    assert not words & {"-r", "--gpu-reset", "-pm", "-pl", "clear", "set", "reset", "drain"}
+    assert {command.parser for command in COMMANDS} <= set(PARSERS)
+
+
+def test_a_capture_keeps_what_came_and_tells_what_did_not(tmp_path: Path) -> None:
+    commands = (
+        Command("good.txt", ("printf", "GPU-7e57a002-0023-4102-a007-0c0ffee00002\n")),
+        Command("bad.txt", ("sh", "-c", "echo to stderr >&2; exit 3")),
+        Command("missing.txt", ("no-such-tool",)),
+        Command("slow.txt", ("sleep", "60"), seconds=0.2),
+    )
+    folder = tmp_path / "out"
+    done = capture(folder, Runner(), Anonymiser(KEY), commands)
+    assert [one.status for one in done] == ["ended", "ended", "missing", "timeout"]
+    assert (folder / "good.txt").read_text().startswith("GPU-")
+    assert "7e57a002" not in (folder / "good.txt").read_text()
+    assert (folder / "bad.txt.stderr").read_text() == "to stderr\n"
+    index = json.loads((folder / "commands.json").read_text())
+    assert [one["exit"] for one in index] == [0, 3, 127, -15]
+    assert index[0]["names_replaced"] == 1
+    assert index[2]["file"] == ""
