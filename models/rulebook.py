@@ -37,6 +37,8 @@ def of_xid(code: str, text: str) -> Finding | None:
     """The fact in one Xid event, None for an Xid of an application."""
     if not code.isascii() or not code.isdigit() or len(code) > 9:
         return None
+    if int(code) == 0:  # what DCGM and NVML say for "none so far"
+        return None
     verdict = xid.judge(int(code), text)
     if verdict.remedy is Remedy.NONE:
         return None

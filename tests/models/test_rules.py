@@ -154,6 +154,11 @@ def test_nvml_without_a_recovery_action_ends_a_154(rules: Rules) -> None:
     assert told(rules, NOW + 60 * SECOND) == []
 
 
+def test_xid_0_is_none(rules: Rules) -> None:
+    feed(rules, [xid(0)])
+    assert told(rules) == []
+
+
 def test_an_unknown_code_alerts(rules: Rules) -> None:
     feed(rules, [xid(999)])
     (fact,) = rules.facts(NOW, {})
