@@ -10,6 +10,7 @@ Not for use from two threads at once.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -29,6 +30,8 @@ from daemon.slurm.adapter import (
 )
 
 SELF = "tocsin"
+# How our line in a Comment begins.
+NOTE_BEGIN = "tocsin "
 # A reading of Slurm is asked for at most so long before it is reconciled.
 STALE_READING_NS = 120 * SECOND_NS
 
@@ -61,6 +64,19 @@ def may_drain(node: NodeState) -> str:
     return ""
 
 
+def may_note(node: NodeState) -> str:
+    """Only an empty Comment, or one of ours, is written."""
+    if node.comment and not node.comment.startswith(NOTE_BEGIN):
+        return "its Comment is somebody's"
+    return ""
+
+
+def _note_of(decision: Decision) -> str:
+    words = "; ".join(part for part in decision.reason.split("; ")[1:-1] if part)
+    part = f" {decision.device}" if decision.device else ""
+    return f"{NOTE_BEGIN}{decision.short_id}: {decision.code}{part} {words}"
+
+
 class Drains:
     """Carries decisions out, reconciles, and takes operators' words."""
 
@@ -85,7 +101,8 @@ class Drains:
         proposals = [one for one in decisions if one.guard is Guard.APPROVAL]
         # "It is out of service for this already" is no news: recording it would bury the drain.
         news = [one for one in decisions if one not in drains and one.guard is not Guard.OURS]
-        self._ledger.record(news, now_ns)
+        fresh = self._ledger.record(news, now_ns)
+        self._note([one for one in fresh if one.guard is Guard.FOREIGN], now_ns)
         for one in proposals:
             self._propose(one, now_ns)
         self._expire(now_ns)
@@ -93,6 +110,29 @@ class Drains:
             return list(decisions)
         became = self._drain(drains, now_ns)
         return [became.get(one.id, one) for one in decisions]
+
+    def _note(self, foreign: Sequence[Decision], now_ns: int) -> None:
+        """Tells whoever holds a node that it has a fault too, in its Comment: never its reason."""
+        if self._mode is not Mode.ACT or not self._limits.note_foreign or not foreign:
+            return
+        notes = {one.node: _note_of(one) for one in foreign}
+        try:
+            outcome = self._adapter.comment(notes, may_note)
+        except SlurmError:
+            return  # a note is a courtesy: the alert says the same
+        for one in foreign:
+            if one.node in outcome.done:
+                self._ledger.say(
+                    now_ns, user=SELF, verb="note", node=one.node, subject=one.id,
+                    text=notes[one.node],
+                )  # fmt: skip
+
+    def _unnote(self, names: Sequence[str], nodes: Mapping[str, NodeState]) -> None:
+        """Takes our line out of the Comment of nodes that came back."""
+        ours = [name for name in names if nodes[name].comment.startswith(NOTE_BEGIN)]
+        if self._mode is Mode.ACT and ours:
+            with contextlib.suppress(SlurmError):
+                self._adapter.comment(dict.fromkeys(ours, ""), may_note)
 
     def _trip(self, decisions: Sequence[Decision], now_ns: int) -> None:
         """Opens the breaker, durably, where this moment's decisions say so."""
@@ -262,6 +302,7 @@ class Drains:
                 del drained[name]
         if drained or back:
             self._ledger.others_changed(drained, back, now_ns)
+        self._unnote(back, nodes)
         return [Returned(name, now_ns) for name in back]
 
     def _revived(self, name: str, node: NodeState, now_ns: int) -> bool:

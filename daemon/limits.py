@@ -73,6 +73,10 @@ class Limits(Section):
     # Slurm within so long before; otherwise a person lifted it.
     forgotten_seconds: float = Field(default=600.0, ge=0, le=86_400)
 
+    # A node that others hold and that has a fault too gets a line in its Comment, if that is
+    # empty or tocsin's own.
+    note_foreign: bool = True
+
     def mode_of(self, rule: str, voice: str, daemon: Mode) -> Mode:
         """The mode that holds for ``rule``: the most careful of the daemon's and its own.
 

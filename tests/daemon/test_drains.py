@@ -337,6 +337,26 @@ def test_a_down_node_keeps_being_ours_while_its_reason_is() -> None:
     assert made.ledger.case_of("n3") is not None
 
 
+def test_a_foreign_node_with_a_fault_gets_a_line_in_its_comment_and_loses_it_when_back() -> None:
+    made = house()
+    slurm(made).set("n3", state="drain", reason="ops: PSU")
+    slurm(made).set("n4", state="drain", reason="ops: PSU")
+    slurm(made).put(replace(node(made, "n4"), comment="rack move"))
+    made.facts = [lost("n3"), lost("n4")]
+    found = by_node(made.cycle())
+    assert node(made, "n3").comment == (f"tocsin {found['n3'].short_id}: x79 gpu3 fell off the bus")
+    assert node(made, "n3").reason == "ops: PSU"
+    assert node(made, "n4").comment == "rack move"
+    writes = slurm(made).writes_total
+    made.cycle()
+    assert slurm(made).writes_total == writes
+    slurm(made).set("n3", state="resume")
+    slurm(made).set("n4", state="resume")
+    made.cycle()
+    assert node(made, "n3").comment == ""
+    assert node(made, "n4").comment == "rack move"
+
+
 # ---- restarts ------------------------------------------------------------------------------------
 
 
