@@ -24,20 +24,15 @@ from dataclasses import dataclass, field
 import aiohttp
 
 from collectors.lines import encode
-from collectors.sample import Batch, Cycle, Metric, Sample, Source, sample, source_reading
+from collectors.sample import Metric, Sample, Source, sample, source_reading
 from daemon.agent_options import AgentOptions
-from daemon.schedule import OwnThread, Schedule
+from daemon.schedule import Schedule
+from daemon.source_loop import READING_PERIOD_SECONDS, SourceLoop
 from daemon.spool import Entry, Spool
 from daemon.uplink import Uplink, client_tls
 
 log = logging.getLogger("tocsin.agent")
 
-# From here on an event is sent at once (2 = error).
-URGENT_SEVERITY = 2.0
-# A source that has not come back this long after its own deadline counts as hung.
-DEADLINE_MARGIN_SECONDS = 1.0
-# A good source's reading is sent at most so often, however short its period.
-READING_PERIOD_SECONDS = 10.0
 # Batches are cut at this many samples, far below what any gateway refuses.
 BATCH_SAMPLES = 5_000
 
@@ -108,99 +103,6 @@ class Outbox:
         kept = await asyncio.to_thread(keep)
         self.on_batch(urgent)
         return kept
-
-
-class SourceLoop:
-    """One source's turns: reads it in its own thread and hands on what it said."""
-
-    def __init__(
-        self, source: Source, node: str, outbox: Outbox, now_ns: Callable[[], int]
-    ) -> None:
-        self.source = source
-        self.node = node
-        self.outbox = outbox
-        self.now_ns = now_ns
-        self.cycle = Cycle(source, node)
-        self.thread = OwnThread(f"tocsin-{source.name}")
-        self.hung_since_seconds: float | None = None
-        self._reading_sent_seconds = float("-inf")
-        self._late: asyncio.Task[None] | None = None
-
-    @property
-    def deadline_seconds(self) -> float:
-        """When a turn is given up: the source's own deadline and a little."""
-        return self.source.deadline_seconds + DEADLINE_MARGIN_SECONDS
-
-    async def turn(self) -> None:
-        """One turn, called every period; ends by the deadline whatever the source does."""
-        if self.thread.busy or (self._late is not None and not self._late.done()):
-            await self.outbox.add([self._hung_reading()])
-            return
-        started = time.monotonic()
-        future = self.thread.submit(lambda: self.cycle.run(self.now_ns()))
-        done, _ = await asyncio.wait({future}, timeout=self.deadline_seconds)
-        if done:
-            await self._hand_on(future.result())
-            return
-        self.hung_since_seconds = started
-        log.error("source %s hangs", self.source.name)
-        await self.outbox.add([self._hung_reading()])
-        self._late = asyncio.ensure_future(self._await_late(future))
-
-    async def _await_late(self, future: asyncio.Future[Batch]) -> None:
-        """What a hung source says when it comes back is late, but true of its own time."""
-        batch = await future
-        log.warning("source %s is back", self.source.name)
-        self.hung_since_seconds = None
-        await self._hand_on(batch)
-
-    def _hung_reading(self) -> Sample:
-        since = self.hung_since_seconds
-        hung_seconds = 0.0 if since is None else time.monotonic() - since
-        return source_reading(
-            self.node,
-            self.source.name,
-            self.now_ns(),
-            up=False,
-            duration_seconds=hung_seconds,
-            age_seconds=self.cycle.age_seconds(),
-            fault=f"hung for {hung_seconds:.0f} s",
-        )
-
-    async def _hand_on(self, batch: Batch) -> None:
-        for problem in batch.problems[:20]:
-            log.warning("source %s: %s: %s", self.source.name, problem.problem, problem.line[:200])
-        samples = list(batch.samples)
-        readings = [s for s in samples if s.measurement == "source"]
-        others = [s for s in samples if s.measurement != "source"]
-        if not others and batch.up and not self._reading_due():
-            return
-        urgent = [s for s in others if is_urgent(s)]
-        saved = getattr(self.source, "acknowledge", None)
-        if urgent or (saved is not None and others):
-            # A source with a cursor may move it only when what it read cannot be lost, and
-            # must not be read again before; so its batch does not wait for company.
-            await self.outbox.now(others, bool(urgent), saved)
-            others = []
-        await self.outbox.add(others + readings)
-
-    def _reading_due(self) -> bool:
-        now = time.monotonic()
-        if now - self._reading_sent_seconds < READING_PERIOD_SECONDS - 0.05:
-            return False
-        self._reading_sent_seconds = now
-        return True
-
-    def close(self) -> None:
-        """Lets go of the thread and, unless it is held inside, of the source."""
-        self.thread.close()
-        if not self.thread.busy:
-            self.source.close()
-
-
-def is_urgent(reading: Sample) -> bool:
-    """Whether ``reading`` must reach the head at once."""
-    return reading.measurement == "event" and (reading.number("severity") or 0.0) >= URGENT_SEVERITY
 
 
 class Agent:

@@ -12,9 +12,6 @@ from pathlib import Path
 
 from pydantic import Field, field_validator
 
-from collectors.host import Options as HostOptions
-from collectors.kernel_log import Options as KernelLogOptions
-from collectors.nvml import Options as NvmlOptions
 from collectors.slurm import Options as SlurmOptions
 from daemon.agent_options import AgentOptions
 from daemon.alerts import AlertOptions
@@ -23,6 +20,8 @@ from daemon.gateway import GatewayOptions
 from daemon.limits import Limits
 from daemon.listen import Address
 from daemon.settings import ConfigError, Fault, Section, load
+from daemon.sources import AgentSources, HeadSources
+from daemon.store.influx_options import InfluxOptions
 from daemon.store.options import StoreOptions
 from models.silence import SilenceOptions
 
@@ -32,14 +31,6 @@ DEFAULT_FILE = Path("/etc/tocsin/tocsin.toml")
 def short_host_name() -> str:
     """This machine's name as Slurm usually has it: without the domain."""
     return sockets.gethostname().split(".")[0]
-
-
-class AgentSources(Section):
-    """Section ``[agent.sources]``: what the agent reads."""
-
-    kernel_log: KernelLogOptions = KernelLogOptions()
-    nvml: NvmlOptions = NvmlOptions()
-    host: HostOptions = HostOptions()
 
 
 class AgentSection(AgentOptions):
@@ -101,6 +92,7 @@ class HeadSection(Section):
     judge_seconds: float = Field(default=5.0, gt=0, le=300)
     # How often what the watch knows is written down.
     checkpoint_seconds: float = Field(default=60.0, ge=1, le=3600)
+    sources: HeadSources = HeadSources()
 
     @field_validator("listen")
     @classmethod
@@ -120,6 +112,7 @@ class Config(Section):
     silence: SilenceOptions = SilenceOptions()
     gateway: GatewayOptions = GatewayOptions()
     store: StoreOptions = StoreOptions()
+    influxdb: InfluxOptions = InfluxOptions()
     alerts: AlertOptions = AlertOptions()
     page: PageSection = PageSection()
     agent: AgentSection = Field(default_factory=lambda: AgentSection())
@@ -170,6 +163,8 @@ def _head_faults(config: Config) -> Iterator[Fault]:
         yield Fault("head.key_file", "certificate_file and key_file belong together")
     if head.client_ca_file is not None and head.certificate_file is None:
         yield Fault("head.client_ca_file", "needs certificate_file and key_file too")
+    for name in ("token_file", "password_file", "ca_file"):
+        yield from _unreadable(f"influxdb.{name}", getattr(config.influxdb, name))
     yield from _unreadable("alerts.webhook_url_file", config.alerts.webhook_url_file)
     yield from _unreadable("page.password_file", config.page.password_file)
     conf = config.slurm.conf

@@ -16,39 +16,49 @@ import contextlib
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar, TypeVarTuple
 
 import structlog
 
-from collectors.sample import Cycle, Sample, clip, sample, source_reading
+from collectors.sample import Cycle, Sample, source_reading
 from collectors.slurm import SlurmSource
 from collectors.slurm_nodes import NodeState
 from daemon import __version__
-from daemon.agent import is_urgent
 from daemon.alerting import Alert, active_alerts
 from daemon.alerts import Alerts, make_webhook
-from daemon.candidates import combined, node_risks
 from daemon.cases import LedgerView
 from daemon.clock import Clock
 from daemon.config import Config
 from daemon.decisions import Decision
 from daemon.drains import Drains, Returned
+from daemon.fleet import FleetPoints
 from daemon.gateway import BatchKey, Gateway
 from daemon.latest import Latest
 from daemon.ledger import Ledger
+from daemon.points import (
+    HEAD_NODE,
+    Flow,
+    decision_samples,
+    head_reading,
+    risk_samples,
+    risks_by_node,
+)
 from daemon.policy import Situation, decide
 from daemon.recovery import restore, save
 from daemon.schedule import Schedule
 from daemon.slurm.adapter import SlurmAdapter
+from daemon.source_loop import SourceLoop, is_urgent
+from daemon.sources import make_all
 from daemon.store.commit import GroupCommit
 from daemon.store.embedded import Store
+from daemon.store.influx import InfluxSink
+from daemon.store.upkeep import Upkeep
 from models.features import FeatureEngine
 from models.rival import Rival
 from models.rules import Rules
 from models.silence import SilenceTracker
-from models.voices import Entity, Risk
+from models.voices import Risk
 from models.watch import Judgement, Watch
 
 log = structlog.get_logger("tocsin.head")
@@ -56,34 +66,15 @@ log = structlog.get_logger("tocsin.head")
 Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")
 
-# The node tag of the head's own ``source`` readings: no Slurm node can be called so.
-HEAD_NODE = "(head)"
 
 # An urgent event wakes the judge after so long: its companions of the same fault come along.
 GATHER_SECONDS = 0.05
 RISK_PERIOD_SECONDS = 60.0
 ROLL_PERIOD_SECONDS = 60.0
+UPKEEP_PERIOD_SECONDS = 3600.0
+FLEET_PERIOD_SECONDS = 60.0
 # The watch may fall so many writes behind before senders are made to wait.
 WATCH_BACKLOG = 256
-
-
-@dataclass(slots=True)
-class Flow:
-    """How much comes in: values a second, smoothed over about half a minute."""
-
-    values: int = 0
-    values_per_second: float = 0.0
-    _marked_seconds: float = field(default=0.0)
-    _marked_values: int = field(default=0)
-
-    def mark(self, now_seconds: float) -> None:
-        """Called once a judgement."""
-        span = now_seconds - self._marked_seconds
-        if span < 1.0:
-            return
-        rate = (self.values - self._marked_values) / span
-        self.values_per_second += (rate - self.values_per_second) * min(1.0, span / 30.0)
-        self._marked_seconds, self._marked_values = now_seconds, self.values
 
 
 def new_watch(config: Config) -> Watch:
@@ -125,6 +116,17 @@ class Head:
         self.schedule = Schedule(speed=speed, rng=rng)
         self.flow = Flow()
         self.latest = Latest()
+        self.fleet = FleetPoints()
+        self.upkeep = Upkeep(
+            self.store.directory, config.store, self.store.event_table, self.store.marks
+        )
+        self.sink = InfluxSink(self.store, config.influxdb) if config.influxdb.url else None
+        self.loops = [
+            SourceLoop(source, HEAD_NODE, HeadOutlet(self), clock.now_ns)
+            for source in make_all(
+                config.head.sources, HEAD_NODE, self.state_dir, now_ns=clock.now_ns
+            )
+        ]
         self.gateway: Gateway | None = None
         self.nodes: Mapping[str, NodeState] = {}
         self.nodes_read_seconds: float | None = None
@@ -174,7 +176,16 @@ class Head:
         self.schedule.every_blocking(
             "roll", ROLL_PERIOD_SECONDS, 600.0, self._roll, delay_seconds=ROLL_PERIOD_SECONDS
         )
+        self.schedule.every_blocking(
+            "upkeep", UPKEEP_PERIOD_SECONDS, 3000.0, self._maintain, delay_seconds=300.0
+        )
+        every("fleet", FLEET_PERIOD_SECONDS, 30.0, self._write_fleet)
+        for one in self.loops:
+            period = one.source.period_seconds
+            every(one.source.name, period, one.deadline_seconds + 30, one.turn)
         self._tasks.append(asyncio.create_task(self._answer_urgent()))
+        if self.sink is not None:
+            self._tasks.append(asyncio.create_task(self.sink.run()))
         if self.webhook is not None:
             self._tasks.append(asyncio.create_task(self.webhook.run()))
         self.schedule.start()
@@ -199,6 +210,8 @@ class Head:
         await self.group.close()
         self._watch_thread.shutdown(wait=True)
         self._hand_thread.shutdown(wait=False, cancel_futures=True)
+        for loop in self.loops:
+            loop.close()
         self.slurm.close()
         self.store.close()
         log.info("head_ends")
@@ -224,15 +237,21 @@ class Head:
         if any(map(is_urgent, samples)):
             self.wake()
 
-    async def keep(self, samples: Sequence[Sample]) -> None:
-        """The same for the head's own readings. A store that fails costs only the history."""
+    async def keep(self, samples: Sequence[Sample]) -> bool:
+        """The same for the head's own readings; whether they are durable.
+
+        A store that fails costs only the history: what was read is judged all the same.
+        """
         arrival_ns = self.clock.now_ns()
+        durable = True
         try:
             await self.group.write(samples)
         except Exception as error:
+            durable = False
             log.error("own_readings_not_stored", why=str(error), samples=len(samples))
         self.flow.values += sum(len(one.fields) for one in samples)
         await self._show(samples, arrival_ns)
+        return durable
 
     async def _show(self, samples: Sequence[Sample], arrival_ns: int) -> None:
         await self._backlog.acquire()
@@ -243,6 +262,7 @@ class Head:
     def _ingest(self, samples: Sequence[Sample], arrival_ns: int) -> None:
         self.watch.ingest(samples, arrival_ns)
         self.latest.observe(samples, arrival_ns)
+        self.fleet.observe(samples)
 
     def _shown(self, work: asyncio.Future[None]) -> None:
         self._backlog.release()
@@ -415,12 +435,27 @@ class Head:
     def _roll(self) -> None:
         self.store.roll(self.clock.now_ns())
 
+    def _maintain(self) -> None:
+        log.info("store_upkeep", did=self.upkeep.run(self.clock.now_ns()).text())
+
+    async def _write_fleet(self) -> None:
+        """The fleet in a few points, so that a dashboard of 10,000 nodes stays fast."""
+        loop = asyncio.get_running_loop()
+        now_ns = self.clock.now_ns()
+        points = await loop.run_in_executor(self._watch_thread, self.fleet.points, now_ns)
+        if points:
+            await self.keep(points)
+
     def store_words(self) -> str:
         """How the store fares, in a few words."""
         counts = self.store.counts
+        words = f"embedded, {counts.values} values in {counts.commits} commits"
         if counts.fault:
-            return f"embedded: {counts.fault}"
-        return f"embedded, {counts.values} values in {counts.commits} commits"
+            words = f"embedded: {counts.fault}"
+        if self.sink is not None:
+            fault = self.sink.counts.fault
+            words += f"; InfluxDB {fault}" if fault else f"; InfluxDB {self.sink.sent_lines} lines"
+        return words
 
 
 def store_directory(config: Config) -> Path:
@@ -430,60 +465,21 @@ def store_directory(config: Config) -> Path:
     return config.head.state_dir / "store"
 
 
-def head_reading(reading: Sample) -> Sample:
-    """A ``source`` reading of the head itself, under the node name HEAD_NODE."""
-    tags = {**dict(reading.tags), "node": HEAD_NODE}
-    return sample(reading.measurement, reading.time_ns, reading.fields, **tags)
+class HeadOutlet:
+    """Where the head's own sources hand on: store, watch and, if urgent, the judge."""
 
+    def __init__(self, head: Head) -> None:
+        self._head = head
 
-def risks_by_node(risks: Iterable[Risk]) -> dict[str, dict[str, Risk]]:
-    """The highest risk of each device of each node; the whole node's under ""."""
-    found: dict[str, dict[str, Risk]] = {}
-    for (node, _), held in node_risks(risks).items():
-        devices = found.setdefault(node, {})
-        whole = replace(held[0], entity=Entity("node", node), probability=combined(held))
-        for risk in (*held, whole):
-            device = risk.entity.device
-            if device or risk is whole:
-                known = devices.get(device)
-                if known is None or risk.probability > known.probability:
-                    devices[device] = risk
-    return found
+    async def add(self, samples: Sequence[Sample]) -> None:
+        """Keeps samples."""
+        await self._head.keep(samples)
 
-
-def decision_samples(decisions: Sequence[Decision]) -> list[Sample]:
-    """Recorded decisions as ``decision`` points, each at a time of its own."""
-    points = []
-    for place, one in enumerate(decisions):
-        fields: dict[str, float | str] = {
-            "reason": clip(one.reason),
-            "guard": one.guard.value if one.guard else "",
-            "id": one.id,
-            "probability": float(one.probability),
-        }
-        tags = {"node": one.node or HEAD_NODE, "action": one.action.value}
-        points.append(sample("decision", one.time_ns + place, fields, **tags))
-    return points
-
-
-def risk_samples(judgement: Judgement) -> list[Sample]:
-    """The risks of a judgement as ``risk`` points; the riskiest of each node and component."""
-    highest: dict[tuple[str, str], tuple[float, Sample]] = {}
-    for risk in judgement.risks:
-        key = (risk.entity.node, risk.entity.kind)
-        if key in highest and highest[key][0] >= risk.probability:
-            continue
-        point = sample(
-            "risk",
-            judgement.now_ns,
-            {
-                "probability": float(risk.probability),
-                "horizon_seconds": float(risk.horizon_seconds),
-                "model": risk.model,
-                "device": risk.entity.device,
-            },
-            node=risk.entity.node,
-            component=risk.entity.kind,
-        )
-        highest[key] = (risk.probability, point)
-    return [point for _, point in highest.values()]
+    async def now(
+        self, samples: Sequence[Sample], urgent: bool, saved: Callable[[], None] | None
+    ) -> None:
+        """Keeps samples and wakes the judge; ``saved`` once they are durable."""
+        if await self._head.keep(samples) and saved is not None:
+            await asyncio.to_thread(saved)
+        if urgent:
+            self._head.wake()

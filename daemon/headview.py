@@ -19,7 +19,7 @@ from daemon.clock import NANOSECONDS
 from daemon.decisions import Action, Decision
 from daemon.drains import RefusedError
 from daemon.explain import decision_view, of_case, of_node, timeline
-from daemon.head import HEAD_NODE, Head
+from daemon.head import Head
 from daemon.latest import GpuNow, NodeNow
 from daemon.ledger import UnknownCaseError
 from daemon.nodeview import node_view
@@ -36,6 +36,7 @@ from daemon.page.view import (
     SourceView,
     UnknownSubject,
 )
+from daemon.points import HEAD_NODE
 from daemon.policy import explain_node
 from daemon.schema import metric_of
 from daemon.series import series_of

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import time
 from pathlib import Path
 
 import structlog
 
-from collectors import host, kernel_log, nvml
-from collectors.sample import Context, Source
+from collectors.sample import Source
 from daemon import __version__
 from daemon.agent import run_agent
 from daemon.config import AgentSection, read
 from daemon.logs import LEVELS, configure
 from daemon.notify import Notifier
+from daemon.sources import make_all
 
 EXAMPLE = """example:
   tocsin agent --config /etc/tocsin/agent.toml
@@ -42,23 +41,8 @@ def run(arguments: argparse.Namespace, verb: str) -> int:
 
 
 def make_sources(section: AgentSection) -> list[Source]:
-    """The enabled sources. Order of work: the kernel log first, it is the fastest witness."""
-    chosen = section.sources
-    made: list[Source] = []
-    if chosen.kernel_log.enabled:
-        made.append(kernel_log.make(chosen.kernel_log, source_context(section, "kernel_log")))
-    if chosen.host.enabled:
-        made.append(host.make(chosen.host, source_context(section, "host")))
-    if chosen.nvml.enabled:
-        made.append(nvml.make(chosen.nvml, source_context(section, "nvml")))
-    return made
-
-
-def source_context(section: AgentSection, name: str) -> Context:
-    """What the source ``name`` may know of the world; makes its state folder."""
-    state_dir = section.state_dir / name
-    state_dir.mkdir(parents=True, exist_ok=True)
-    return Context(section.node, state_dir, section.root, time.time_ns)
+    """The enabled sources of the node."""
+    return make_all(section.sources, section.node, section.state_dir, section.root)
 
 
 async def _serve(section: AgentSection) -> None:
