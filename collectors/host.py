@@ -13,12 +13,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 
 from collectors import options as base
 from collectors.events import EVENT_METRICS, INFO, event, spaced
-from collectors.host_clock import kernel_offset_seconds
+from collectors.host_clock import filtered, kernel_offset_seconds
 from collectors.host_mounts import ReadOnly
 from collectors.kernel_cursor import CursorFile
 from collectors.sample import (
@@ -68,6 +69,10 @@ class Options(base.Options):
 
     period_seconds: float = Field(default=10.0, gt=0, le=86_400)
     deadline_seconds: float = Field(default=5.0, gt=0, le=3_600)
+    # The kernel's clock offset, by adjtimex(2). A system call filter that does not know this
+    # call ends the process, so ``auto`` asks only where no filter is at work; with ``on``, the
+    # filter must allow it (SystemCallFilter=adjtimex).
+    clock_offset: Literal["auto", "on", "off"] = "auto"
 
 
 class Host:
@@ -79,13 +84,13 @@ class Host:
         self,
         options: Options,
         context: Context,
-        clock_offset: Callable[[], float | None] = kernel_offset_seconds,
+        clock_offset: Callable[[], float | None] | None = None,
     ) -> None:
         self.period_seconds = options.period_seconds
         self.deadline_seconds = options.deadline_seconds
         self._context = context
         self._root = context.root
-        self._clock_offset = clock_offset
+        self._clock_offset = clock_offset or self._kernel_offset(options)
         self._state = CursorFile(context.state_dir / "host.json")
         self._readonly = ReadOnly(context.root)
         self._boot_id: str | None = None
@@ -114,6 +119,12 @@ class Host:
 
     def close(self) -> None:
         """Nothing is held between cycles."""
+
+    def _kernel_offset(self, options: Options) -> Callable[[], float | None]:
+        asked = options.clock_offset == "on" or (
+            options.clock_offset == "auto" and not filtered(self._text("proc/self/status") or "")
+        )
+        return kernel_offset_seconds if asked else lambda: None
 
     # ---- readings -----------------------------------------------------------------------------
 

@@ -45,6 +45,20 @@ def kernel_offset_seconds() -> float | None:
     return offset_seconds(state.status, state.offset)
 
 
+def filtered(status: str) -> bool:
+    """Whether /proc/self/status says that system calls are filtered (seccomp mode 2), or does
+    not say: then adjtimex must not be tried, for the filter may end the process.
+
+    >>> filtered("Name:\tx\nSeccomp:\t2\n")
+    True
+    """
+    for line in status.splitlines():
+        name, _, value = line.partition(":")
+        if name == "Seccomp":
+            return value.strip() != "0"
+    return True
+
+
 def offset_seconds(status: int, offset: int) -> float | None:
     """The offset that ``adjtimex`` tells, None unless a daemon steers and has synchronised.
 

@@ -181,12 +181,14 @@ class KernelLog:
         path = root / "dev/kmsg"
         try:
             mode = path.stat().st_mode
-            readable = os.access(path, os.R_OK)
+            # Whether it may be read shows only on opening it (CAP_SYSLOG, not the mode, counts).
+            os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+            readable = True
         except OSError:
             mode, readable = 0, False
         if options.backend == "auto" and not readable and self._has_journal():
             return self._journal()
-        if mode and not stat.S_ISCHR(mode):
+        if readable and not stat.S_ISCHR(mode):
             return TextReader(path, self._boot_ns)  # a copy of the ring in a plain file
         return KmsgReader(path, self._boot_id, self._monotonic_ns)
 

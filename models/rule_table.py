@@ -46,6 +46,8 @@ class Thresholds:
     # What happened this long before the first reading of a node is only told, not acted on.
     watch_slack_seconds: float = 300.0
     clock_offset_seconds: float = 5.0
+    # The same by when readings arrive, which is late by sending, too.
+    clock_skew_seconds: float = 60.0
     # Readings in a row in which a BMC must call a sensor critical.
     bmc_readings: int = 2
     # Readings in a row in which a PCIe device must be gone, or its link narrow.
@@ -319,7 +321,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
                 "clock",
                 "node",
                 "The node's clock is off: times of its events can't be trusted.",
-                "5 s",
+                "5 s by its time servers, 60 s by the head's clock",
                 Remedy.ALERT,
                 _STATE,
             ),

@@ -264,12 +264,14 @@ def disk_warning(fields: Mapping[str, Value]) -> Answer:
     return _flag(fields, "critical_warning", _DISK)
 
 
-def clock(fields: Mapping[str, Value], thresholds: Thresholds) -> Answer:
-    """``clock_offset_seconds``: how far the node's clock is from its time servers."""
+def clock(fields: Mapping[str, Value], skew_seconds: float, thresholds: Thresholds) -> Answer:
+    """``clock_offset_seconds``: how far the node's clock is from its time servers; where that is
+    not known, ``skew_seconds``: by how much all its readings are late against the head's clock."""
     value = fields.get("clock_offset_seconds")
+    limit = thresholds.clock_offset_seconds
     if not isinstance(value, float):
-        return None
-    if abs(value) < thresholds.clock_offset_seconds:
+        value, limit = -skew_seconds, thresholds.clock_skew_seconds
+    if abs(value) < limit:
         return False
     return Finding(
         "clock", "clock", Remedy.ALERT, 1, f"clock is off by {value:.1f} s", "check time service"

@@ -126,7 +126,7 @@ class States:
         answer = rulebook.readonly(sample.fields)
         entity = Entity("disk", name)
         self._state(node, "filesystem_readonly", entity, answer, sample.time_ns, interval_ns)
-        answer = rulebook.clock(sample.fields, self.thresholds)
+        answer = rulebook.clock(sample.fields, node.skew_ns / SECOND_NS, self.thresholds)
         self._state(node, "clock", Entity("node", name), answer, sample.time_ns, interval_ns)
         self._edac(name, node, sample)
 

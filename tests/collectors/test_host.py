@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from collectors import host
 from collectors.host import Host, Options, read_text
-from collectors.host_clock import kernel_offset_seconds, offset_seconds
+from collectors.host_clock import filtered, kernel_offset_seconds, offset_seconds
 from collectors.sample import Batch, Context, Sample, Source
 from tests.collectors.contract import NODE, NOW_NS, SourceContract, check_samples
 
@@ -250,6 +250,9 @@ def test_the_kernels_offset_counts_only_when_a_daemon_steers_it() -> None:
     assert offset_seconds(0x0001, 250_000) == 0.25
     assert offset_seconds(0x2000, 5) is None  # chrony: the kernel's PLL is not used
     assert offset_seconds(0x2041, 5) is None  # not synchronised
+    assert filtered("Name:\tx\nSeccomp:\t0\n") is False
+    assert filtered("Name:\tx\nSeccomp:\t2\nSeccomp_filters:\t1\n")
+    assert filtered("")
     own = kernel_offset_seconds()
     assert own is None or abs(own) < 10
 

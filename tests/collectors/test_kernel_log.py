@@ -640,6 +640,17 @@ def test_a_journal_that_forgot_the_cursor_is_read_by_time(journal: Path, context
     assert "cursor" in batch.problems[0].problem
 
 
+def test_without_the_ring_the_journal_is_read_where_there_is_one(
+    journal: Path, context: Context
+) -> None:
+    record(journal, 1, line(79))
+    options = Options(journal_program=str(journal))
+    with pytest.raises(SourceUnavailable, match="kmsg"):
+        KernelLog(options, context).collect(NOW_NS)
+    (context.root / "run/systemd/journal").mkdir(parents=True)
+    assert codes(KernelLog(options, context).collect(NOW_NS)) == ["79"]
+
+
 def test_a_journalctl_that_is_missing_or_hangs_is_unavailable(
     journal: Path, context: Context
 ) -> None:

@@ -562,6 +562,23 @@ def test_a_node_whose_clock_is_slow_is_believed_once_that_is_known(rules: Rules)
     assert told(rules, NOW + 900 * SECOND) == []
 
 
+def test_a_clock_that_is_far_from_the_heads_is_told(rules: Rules) -> None:
+    for step in range(12):
+        at = NOW + step * 10 * SECOND
+        rules.observe(host(at - 600 * SECOND), at)
+    (fact,) = rules.facts(at, {})
+    assert (fact.code, fact.remedy, fact.text) == (
+        "clock",
+        Remedy.ALERT,
+        "clock is off by -600.0 s",
+    )
+    late = Rules()  # sent a few seconds late, as agents do
+    for step in range(12):
+        at = NOW + step * 10 * SECOND
+        late.observe(host(at - 9 * SECOND), at)
+    assert late.facts(at, {}) == []
+
+
 def test_an_older_reading_does_not_overrule_a_newer_one(rules: Rules) -> None:
     feed(rules, [gpu(3, NOW, row_remap_failed=0.0)])
     rules.observe(gpu(3, NOW - 60 * SECOND, row_remap_failed=1.0), NOW)
