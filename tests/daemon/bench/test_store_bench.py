@@ -1,5 +1,6 @@
 """The benchmarks run, small: what they write must be what they say."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from daemon.bench.gateway import bench_gateway
 from daemon.bench.load import NAMES, Fleet
 from daemon.bench.peers import bench_peers
 from daemon.bench.store import bench_sqlite, bench_store
+from daemon.cli.main import main
 
 
 def by_name(figures: list[Figure]) -> dict[str, float]:
@@ -47,3 +49,10 @@ def test_servers_that_are_not_installed_are_left_out(
 def test_the_percentile_is_a_value_that_was_there() -> None:
     assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0
     assert percentile([], 0.99) == 0.0
+
+
+def test_bench_prints_each_figure(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "store", "--nodes", "5", "--steps", "2", "--json"]) == 0
+    figures = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {f["name"] for f in figures} >= {"store: bytes on disk", "SQLite: sustained"}
+    assert main(["bench", "store", "--nodes", "0"]) == 2

@@ -1,0 +1,81 @@
+"""``tocsin bench [NAME]``: the figures of the documentation, measured on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from daemon.bench.figures import Figure
+
+EXAMPLE = """examples:
+  tocsin bench                      all of them, in a few minutes
+  tocsin bench store --nodes 10000  the embedded store, and what else is installed beside it
+  tocsin bench gateway --json       HTTP in, store out
+
+Peers (InfluxDB 1, VictoriaMetrics) are measured when influxd or victoria-metrics is on PATH."""
+
+Bench = Callable[[Path, int, int], "Iterator[Figure]"]
+
+
+def _store(folder: Path, nodes: int, steps: int) -> Iterator[Figure]:
+    from daemon.bench.peers import bench_peers
+    from daemon.bench.store import bench_sqlite, bench_store
+
+    yield from bench_store(folder / "store", nodes, steps)
+    few = max(1, min(steps, 5))
+    yield from bench_sqlite(folder / "sqlite", nodes, few)
+    yield from bench_peers(folder / "peers", nodes, few)
+
+
+def _gateway(folder: Path, nodes: int, steps: int) -> Iterator[Figure]:
+    from daemon.bench.gateway import bench_gateway
+
+    yield from bench_gateway(folder / "gateway", nodes, max(1, min(steps, 5)))
+
+
+BENCHES: dict[str, Bench] = {"store": _store, "gateway": _gateway}
+
+
+def options(parser: argparse.ArgumentParser, verb: str) -> None:
+    """The options of ``tocsin bench``."""
+    del verb
+    parser.epilog = EXAMPLE
+    parser.add_argument("name", nargs="?", choices=sorted(BENCHES), metavar="NAME")
+    parser.add_argument("--nodes", type=int, default=1000, help="of 8 GPUs each")
+    parser.add_argument("--steps", type=int, default=20, help="readings of the whole fleet")
+    parser.add_argument("--folder", type=Path, metavar="DIR", help="where to write, for a while")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+
+
+def run(arguments: argparse.Namespace, verb: str) -> int:
+    """Measures and prints each figure as soon as it is known."""
+    del verb
+    if not 1 <= arguments.nodes <= 100_000 or not 1 <= arguments.steps <= 100_000:
+        print("tocsin: --nodes and --steps must be 1 to 100000", file=sys.stderr)
+        return 2
+    if not arguments.json:
+        load = os.getloadavg()[0]
+        print(f"{os.cpu_count()} processors, load {load:.1f}; a busy machine measures badly")
+    names = [arguments.name] if arguments.name else sorted(BENCHES)
+    with contextlib.ExitStack() as stack:
+        for name in names:
+            folder = stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="tocsin-bench-", dir=arguments.folder)
+            )
+            for figure in BENCHES[name](Path(folder), arguments.nodes, arguments.steps):
+                print(_json(figure) if arguments.json else figure, flush=True)
+    return 0
+
+
+def _json(figure: Figure) -> str:
+    return json.dumps(
+        {"name": figure.name, "value": figure.value, "unit": figure.unit, "reach": figure.reach}
+    )
