@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -62,6 +63,22 @@ class IpmiBmcs:
             check=True,
         )
         return answer.stdout
+
+    def fill_log(self, number: int, count: int) -> None:
+        """Adds ``count`` entries (in fifties) to the log of BMC ``number``, now."""
+        stamp = " ".join(f"0x{byte:02x}" for byte in int(time.time()).to_bytes(4, "little"))
+        line = f"sel_add 0x20 2 {stamp} 0x20 0 4 0x0c 0x99 0x6f 0x00 0xff 0xff\n".encode()
+        host, _, console = (self.folder / str(number) / "addr").read_text().split()
+        with socket.create_connection((host, int(console)), 30) as connection:
+            for _ in range(count // 50):
+                # The simulator echoes: the comment comes back when these fifty are in.
+                connection.sendall(line * 50 + b"#end\r\n")
+                answer = b""
+                while b"#end" not in answer:
+                    answer = answer[-10:] + connection.recv(65_536)
+            connection.shutdown(socket.SHUT_WR)
+            while connection.recv(65_536):
+                pass
 
     def relay(self, number: int, *arguments: str) -> str:
         """Address of a relay that makes BMC ``number`` slow, lossy or mute; see ``slowbmc``."""
