@@ -43,6 +43,9 @@ PERIOD_SECONDS = 30.0
 # At high speed the fleet is read less often in simulated time, not more often in real time.
 LEAST_REAL_PERIOD_SECONDS = 0.4
 
+# So long the story waits for a head that does not keep up; then it goes on, and shows it.
+WAIT_SECONDS = 20.0
+
 Print = Callable[[str], None]
 
 
@@ -129,7 +132,8 @@ async def _demo(options: DemoOptions, folder: Path, say: Print) -> None:
         say(f"page      http://{page}/")
         say(f"socket    TOCSIN_SOCKET={config.head.socket} tocsin status")
         say("Ctrl-C ends it. Drains and what holds them back, as they happen (simulated UTC):")
-        feeder = Feeder(cluster, clock, f"http://{gate}/api/v2/write", token, options)
+        url = f"http://{gate}/api/v2/write"
+        feeder = Feeder(cluster, clock, url, token, options, lambda: _keeps_up(head, options))
         eyes = HeadEyes(head)
         tasks = [
             asyncio.create_task(feeder.run()),
@@ -166,13 +170,20 @@ class Feeder:
     """Plays all agents: reads the fleet each period and posts what they would have posted."""
 
     def __init__(
-        self, cluster: Cluster, clock: PacedClock, url: str, token: str, options: DemoOptions
+        self,
+        cluster: Cluster,
+        clock: PacedClock,
+        url: str,
+        token: str,
+        options: DemoOptions,
+        keeps_up: Callable[[], bool],
     ) -> None:
         self.cluster = cluster
         self._clock = clock
         self._url = url
         self._headers = {"Authorization": f"Token {token}"}
         self._period_seconds = options.period_seconds
+        self._keeps_up = keeps_up
         self.refused = 0
 
     async def run(self) -> None:
@@ -184,6 +195,11 @@ class Feeder:
                 due_seconds = self._clock.monotonic() + self._period_seconds
                 samples = await asyncio.to_thread(self.cluster.step, now_ns)
                 await self._post(session, samples)
+                waited_since = time.monotonic()
+                while (  # noqa: ASYNC110 - the head has no event for it
+                    not self._keeps_up() and time.monotonic() - waited_since < WAIT_SECONDS
+                ):
+                    await asyncio.sleep(0.05)
                 self._clock.allow(due_seconds)
                 await self._clock.reached(due_seconds)
 
@@ -196,6 +212,13 @@ class Feeder:
                     self.refused += 1
                     text = (await answer.text())[:300]
                     print(f"gateway: HTTP {answer.status} {text}", file=sys.stderr)  # noqa: T201
+
+
+def _keeps_up(head: Head, options: DemoOptions) -> bool:
+    """Whether the head has read Slurm and judged within the last two periods."""
+    late_seconds = 2 * options.period_seconds
+    judged_seconds = (head.clock.now_ns() - head.judgement.now_ns) / NANOSECONDS
+    return head.slurm_age_seconds <= late_seconds and judged_seconds <= late_seconds
 
 
 async def _tell(eyes: HeadEyes, say: Print) -> None:
