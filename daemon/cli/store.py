@@ -1,67 +1,62 @@
-"""``tocsin store verify|repair|stats``: looks after the embedded store's files."""
+"""``tocsin store verify|repair|stats``: the embedded store, from outside the head."""
 
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
-EXAMPLE = """examples:
-  tocsin store stats            how much is kept, of what, in how many bytes
-  tocsin store verify           is every file sound? May run beside the head
-  tocsin store repair           sets damaged files aside; the head must be stopped"""
+EXAMPLES = """examples:
+  tocsin store stats                       how much is kept, and how small
+  tocsin store verify --directory DIR      reads everything; exit code 1 when something is wrong
+  tocsin store repair                      sets damaged files aside; stop the head first
 
-
-def add_store_options(parser: argparse.ArgumentParser) -> None:
-    """Where the store is: by its folder, or as the configuration has it."""
-    parser.add_argument("--store", type=Path, metavar="DIR", help="the store's folder")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="the head's configuration")
-
-
-def store_path(arguments: argparse.Namespace) -> Path:
-    """The store that the options mean. Raises ConfigError for a faulty configuration."""
-    if arguments.store is not None:
-        return Path(arguments.store)
-    from daemon.config import DEFAULT_FILE, Config
-    from daemon.head import store_directory
-    from daemon.settings import load
-
-    file = arguments.config or DEFAULT_FILE
-    config = load(Config, file) if arguments.config or file.exists() else Config()
-    return store_directory(config)
+stats and verify only read, and may run beside the head."""
 
 
 def options(parser: argparse.ArgumentParser, verb: str) -> None:
     """The options of ``tocsin store``."""
     del verb
-    parser.epilog = EXAMPLE
-    parser.add_argument("what", choices=("verify", "repair", "stats"))
-    parser.add_argument("--quick", action="store_true", help="verify: lists only, not all values")
-    parser.add_argument("--json", action="store_true", help="stats and verify: as JSON")
-    add_store_options(parser)
+    parser.epilog = EXAMPLES
+    parser.add_argument("what", choices=["verify", "repair", "stats"])
+    parser.add_argument("--directory", type=Path, help="default: the configured store")
+    parser.add_argument("--config", type=Path, help="where the store is configured")
+    parser.add_argument("--quick", action="store_true", help="verify: do not read all values")
+    parser.add_argument("--json", action="store_true", help="as JSON")
 
 
 def run(arguments: argparse.Namespace, verb: str) -> int:
-    """0: sound or mended; 1: verify found damage; 2: it could not be looked at."""
+    """Verifies, repairs or describes."""
     del verb
     from daemon.store.errors import StoreUnavailableError
 
-    directory = store_path(arguments)
+    directory = directory_of(arguments)
     if not directory.is_dir():
-        print(f"tocsin: {directory} is no store", file=sys.stderr)
+        print(f"tocsin: {directory} is no store; name one with --directory", file=sys.stderr)
         return 2
     try:
-        if arguments.what == "verify":
-            return _verify(directory, arguments)
-        if arguments.what == "stats":
-            return _stats(directory, arguments)
-        return _repair(directory)
+        return {"verify": _verify, "repair": _repair, "stats": _stats}[arguments.what](
+            directory, arguments
+        )
     except StoreUnavailableError as error:
         print(f"tocsin: {error}", file=sys.stderr)
-        return 2
+        return 1
+
+
+def directory_of(arguments: argparse.Namespace) -> Path:
+    """``--directory``, else what the configuration says."""
+    from daemon.config import DEFAULT_FILE, Config
+    from daemon.head import store_directory
+    from daemon.settings import load
+
+    if arguments.directory is not None:
+        return Path(arguments.directory)
+    file = arguments.config or DEFAULT_FILE
+    config = load(Config, file) if arguments.config or DEFAULT_FILE.exists() else Config()
+    return store_directory(config)
 
 
 def _verify(directory: Path, arguments: argparse.Namespace) -> int:
@@ -69,25 +64,26 @@ def _verify(directory: Path, arguments: argparse.Namespace) -> int:
 
     findings = list(verify(directory, deep=not arguments.quick))
     if arguments.json:
-        plain = [
-            {"path": str(f.path), "text": f.text, "loses_rows": f.loses_rows} for f in findings
+        rows = [
+            {"path": str(one.path), "text": one.text, "loses_rows": one.loses_rows}
+            for one in findings
         ]
-        print(json.dumps(plain, indent=1))
+        print(json.dumps({"ok": not findings, "findings": rows}))
     else:
         for finding in findings:
-            print(f"{'DAMAGE ' if finding.loses_rows else 'note   '}{finding}")
-        bad = sum(finding.loses_rows for finding in findings)
-        print(f"{directory}: {bad} damaged" if bad else f"{directory}: sound")
-    return 1 if any(finding.loses_rows for finding in findings) else 0
+            print(f"{finding}{' (rows are lost)' if finding.loses_rows else ''}")
+        print(f"{directory}: {len(findings) or 'no'} fault{'s' * (len(findings) != 1)}")
+    return 1 if findings else 0
 
 
-def _repair(directory: Path) -> int:
+def _repair(directory: Path, arguments: argparse.Namespace) -> int:
     from daemon.store.check import repair
 
     done = repair(directory, time.time_ns())
-    for line in done:
-        print(line)
-    print(f"{directory}: {len(done)} things done" if done else f"{directory}: nothing to do")
+    if arguments.json:
+        print(json.dumps({"done": done}))
+    else:
+        print("\n".join(done) if done else f"{directory}: nothing to mend")
     return 0
 
 
@@ -96,27 +92,44 @@ def _stats(directory: Path, arguments: argparse.Namespace) -> int:
 
     found = stats(directory)
     if arguments.json:
-        print(json.dumps(found.as_dict(), indent=1))
+        print(json.dumps(found.as_dict()))
         return 0
-    print(f"{directory}: {found.events} events")
-    for name in ("parquet", "rollup", "spool", "database"):
-        print(f"  {name:<10} {getattr(found, name + '_bytes') / 2**20:12.1f} MiB")
+    total = found.parquet_bytes + found.rollup_bytes + found.spool_bytes + found.database_bytes
+    print(
+        f"{directory}: {size(total)}: Parquet {size(found.parquet_bytes)}, "
+        f"roll-ups {size(found.rollup_bytes)}, spool {size(found.spool_bytes)}, "
+        f"database {size(found.database_bytes)}, {found.events} events"
+    )
     if found.damaged_files:
-        print(f"  {found.damaged_files} damaged files were set aside")
-    names = ("rows", "in spool", "files", "bytes/value")
-    heads = "{:>14} {:>10} {:>7} {:>12}".format(*names)
-    print(f"  {'measurement':<16} {heads}  span")
-    for one in found.measurements:
-        span = f"{_date(one.first_ns)} to {_date(one.last_ns)}"
-        print(
-            f"  {one.measurement:<16} {one.rows:>14,} {one.spool_rows:>10,} {one.files:>7,}"
-            f" {one.bytes_per_value:>12.2f}  {span}"
+        print(f"{found.damaged_files} damaged files are set aside in {directory}/damaged")
+    rows: list[tuple[Any, ...]] = [
+        (
+            one.measurement,
+            one.rows,
+            one.spool_rows,
+            one.values,
+            one.files,
+            f"{one.bytes_per_value:.2f}",
         )
+        for one in found.measurements
+    ]
+    header = ("measurement", "rows", "in spool", "values", "files", "bytes/value")
+    widths = [max(len(str(row[i])) for row in [header, *rows]) for i in range(len(header))]
+    for row in [header, *rows]:
+        cells = [str(row[0]).ljust(widths[0])]
+        cells += [str(cell).rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        print("  ".join(cells))
     return 0
 
 
-def _date(time_ns: int | None) -> str:
-    if time_ns is None:
-        return "-"
-    moment = datetime.datetime.fromtimestamp(time_ns / 1e9, datetime.UTC)
-    return moment.strftime("%Y-%m-%d %H:%M")
+def size(count_bytes: float) -> str:
+    """Bytes in the unit that people would say.
+
+    >>> size(2048)
+    '2.0 KiB'
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count_bytes < 1024:
+            return f"{count_bytes:.1f} {unit}" if unit != "B" else f"{count_bytes:.0f} B"
+        count_bytes /= 1024
+    return f"{count_bytes:.1f} TiB"
