@@ -143,6 +143,7 @@ def _named_lines(answer: bytes) -> list[int]:
 def retry_after_seconds(text: str) -> float:
     """Retry-After in seconds; a date or nonsense counts as not said."""
     try:
-        return max(0.0, min(86_400.0, float(text)))
+        seconds = float(text)
     except ValueError:
         return 0.0
+    return min(seconds, 86_400.0) if seconds > 0 else 0.0  # NaN is not above 0

@@ -18,7 +18,7 @@ import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from aiohttp import web
 from pydantic import Field
@@ -28,6 +28,7 @@ from collectors.sample import Sample
 from daemon import __version__
 from daemon.admission import Admission, AdmissionOptions
 from daemon.clock import Clock
+from daemon.gateway_answers import RefusedError, partial_write
 from daemon.settings import Section
 from daemon.store.errors import StoreUnavailableError
 from daemon.tokens import ANY_NODE, NODE_NAME, token_in
@@ -132,29 +133,6 @@ class _Lease:
         self.size = 0
 
 
-class _RefusedError(Exception):
-    """An answer other than 204."""
-
-    def __init__(
-        self, status: int, code: str, message: str, retry_after_seconds: float = 0.0, **more: Any
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.code = code
-        self.retry_after_seconds = retry_after_seconds
-        self.more = more
-
-    def response(self) -> web.Response:
-        """Speaks v2 (code, message) and v1 (error) at once."""
-        body = {"code": self.code, "message": str(self), "error": str(self), **self.more}
-        headers = {"X-Influxdb-Error": str(self)[:500].encode("ascii", "replace").decode()}
-        if self.retry_after_seconds > 0:
-            headers["Retry-After"] = str(max(1, round(self.retry_after_seconds)))
-        if self.status == 401:
-            headers["WWW-Authenticate"] = 'Token realm="tocsin"'
-        return web.json_response(body, status=self.status, headers=headers)
-
-
 @dataclass
 class Gateway:
     """Everything between a request and ``accept``."""
@@ -188,7 +166,7 @@ class Gateway:
             if batch is not None and batch in self._in_flight:
                 return await self._join(batch)
             return await self._take(request, node, precision, batch)
-        except _RefusedError as refused:
+        except RefusedError as refused:
             if refused.status in (429, 503):
                 self.counts.pushed_back += 1
             return refused.response()
@@ -220,7 +198,7 @@ class Gateway:
         """``/query``: v1 clients begin with CREATE DATABASE; nothing else is answered."""
         try:
             self._sender(request)
-        except _RefusedError as refused:
+        except RefusedError as refused:
             return refused.response()
         statement = request.query.get("q", "")
         if request.method == "POST" and not statement and (request.content_length or 0) < 10_000:
@@ -228,7 +206,7 @@ class Gateway:
         if statement.strip().upper().startswith("CREATE DATABASE"):
             return web.json_response({"results": [{"statement_id": 0}]})
         text = "the gateway answers no queries; ask the store behind it"
-        return _RefusedError(400, "invalid", text).response()
+        return RefusedError(400, "invalid", text).response()
 
     # The steps of a write.
 
@@ -242,7 +220,7 @@ class Gateway:
         if node is None:
             self.counts.unauthorized += 1
             what = "unknown token" if token else "no token; send Authorization: Token ..."
-            raise _RefusedError(401, "unauthorized", what)
+            raise RefusedError(401, "unauthorized", what)
         return node
 
     async def _join(self, batch: BatchKey) -> web.Response:
@@ -273,14 +251,14 @@ class Gateway:
             lease.release()
         if problems:
             self.counts.refused_lines += len(problems)
-            raise _partial_write(problems, len(samples))
+            raise partial_write(problems, len(samples))
         return web.Response(status=204)
 
     async def _body(self, request: web.Request, lease: _Lease) -> bytes:
         """The body, unpacked; bounded before and after (a small gzip can be a large text)."""
         encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
         if encoding not in ("gzip", "identity", ""):
-            raise _RefusedError(415, "invalid", f"content encoding {encoding[:40]!r}: use gzip")
+            raise RefusedError(415, "invalid", f"content encoding {encoding[:40]!r}: use gzip")
         # The server may have unpacked the body already; then the bound after unpacking holds.
         limit = max(self.options.body_limit_bytes, self.options.unpacked_limit_bytes)
         chunks: list[bytes] = []
@@ -294,9 +272,9 @@ class Gateway:
                     lease.cover(size)
                     chunks.append(chunk)
         except TimeoutError:
-            raise _RefusedError(408, "request timeout", "the body did not come in time") from None
+            raise RefusedError(408, "request timeout", "the body did not come in time") from None
         except (web.RequestPayloadError, ConnectionError) as error:
-            raise _RefusedError(400, "invalid", f"body: {error}") from error
+            raise RefusedError(400, "invalid", f"body: {error}") from error
         body = b"".join(chunks)
         if not body.startswith(b"\x1f\x8b"):
             return body
@@ -323,10 +301,10 @@ class Gateway:
                 if size > limit:
                     raise self._too_large(limit)
                 if not stream.eof:
-                    raise _RefusedError(400, "invalid", "gzip: the body is cut off")
+                    raise RefusedError(400, "invalid", "gzip: the body is cut off")
                 body = stream.unused_data.lstrip(b"\0")
         except zlib.error as error:
-            raise _RefusedError(400, "invalid", f"gzip: {error}") from error
+            raise RefusedError(400, "invalid", f"gzip: {error}") from error
         return b"".join(parts)
 
     async def _read(
@@ -356,7 +334,7 @@ class Gateway:
         if foreign and not kept:
             # Not a matter of single lines: the sender's name or token is wrong. It keeps them.
             self.counts.refused_lines += len(problems)
-            raise _RefusedError(403, "forbidden", problems[0].problem)
+            raise RefusedError(403, "forbidden", problems[0].problem)
         return kept, problems
 
     async def _store(
@@ -400,29 +378,29 @@ class Gateway:
         if bucket.level < min(lines, burst):
             missing = min(lines, burst) - bucket.level
             wait_seconds = missing / self.options.lines_per_second_limit
-            raise _RefusedError(
+            raise RefusedError(
                 429, "too many requests", f"node {node} sends too many lines", wait_seconds
             )
         bucket.level -= min(lines, burst)
 
-    def push_back(self, why: str) -> _RefusedError:
+    def push_back(self, why: str) -> RefusedError:
         """The answer to one who must come again later."""
         wait = self.options.retry_after_seconds * self.rng.uniform(0.5, 1.5)
-        return _RefusedError(429, "too many requests", why, wait)
+        return RefusedError(429, "too many requests", why, wait)
 
-    def _too_large(self, limit_bytes: int) -> _RefusedError:
+    def _too_large(self, limit_bytes: int) -> RefusedError:
         text = f"the body is over {limit_bytes} bytes; send less at once"
-        return _RefusedError(413, "request too large", text, maxLength=limit_bytes)
+        return RefusedError(413, "request too large", text, maxLength=limit_bytes)
 
-    def _unavailable(self, error: Exception) -> _RefusedError:
+    def _unavailable(self, error: Exception) -> RefusedError:
         self.counts.failures += 1
         wait = self.options.retry_after_seconds * self.rng.uniform(0.5, 1.5)
         if isinstance(error, StoreUnavailableError):
-            return _RefusedError(503, "unavailable", str(error), wait)
+            return RefusedError(503, "unavailable", str(error), wait)
         if isinstance(error, TimeoutError):
-            return _RefusedError(503, "unavailable", "the store did not answer in time", wait)
+            return RefusedError(503, "unavailable", "the store did not answer in time", wait)
         log.error("accept failed: %s: %s", type(error).__name__, error, exc_info=error)
-        return _RefusedError(500, "internal error", "the head failed; see its journal", wait)
+        return RefusedError(500, "internal error", "the head failed; see its journal", wait)
 
 
 def routes(gateway: Gateway) -> list[web.RouteDef]:
@@ -445,7 +423,7 @@ def _precision(query: Mapping[str, str]) -> str:
     precision = query.get("precision") or "ns"
     if precision not in PRECISIONS_NS:
         text = f"precision {precision[:20]!r}: must be one of ns, us, ms, s"
-        raise _RefusedError(400, "invalid", text)
+        raise RefusedError(400, "invalid", text)
     return precision
 
 
@@ -455,7 +433,7 @@ def _batch(headers: Mapping[str, str], node: str) -> BatchKey | None:
         return None
     found = _BATCH_KEY.fullmatch(text)
     if found is None:
-        raise _RefusedError(400, "invalid", f"{BATCH_HEADER} must look like INSTANCE:NUMBER")
+        raise RefusedError(400, "invalid", f"{BATCH_HEADER} must look like INSTANCE:NUMBER")
     return BatchKey(node, found[1], int(found[2]))
 
 
@@ -468,19 +446,3 @@ def _certificate_name(request: web.Request) -> str:
             if key == "commonName" and NODE_NAME.fullmatch(value):
                 return str(value)
     return ""
-
-
-def _partial_write(problems: list[LineProblem], kept: int) -> _RefusedError:
-    problems = sorted(problems, key=lambda problem: problem.number)
-    first = problems[0]
-    what = f"line {first.number}: {first.problem}: '{first.line}'"
-    shown = [{"line": p.number, "problem": p.problem, "text": p.line} for p in problems[:20]]
-    return _RefusedError(
-        400,
-        "invalid",
-        f"partial write: {what} dropped={len(problems)}",
-        line=first.number,
-        accepted=kept,
-        refused=[problem.number for problem in problems],
-        problems=shown,
-    )
