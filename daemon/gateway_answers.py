@@ -27,7 +27,9 @@ class RefusedError(Exception):
     def response(self) -> web.Response:
         """Speaks v2 (code, message) and v1 (error) at once."""
         body = {"code": self.code, "message": str(self), "error": str(self), **self.more}
-        headers = {"X-Influxdb-Error": str(self)[:500].encode("ascii", "replace").decode()}
+        # A refused line may hold line breaks, and a header may not.
+        plain = "".join(c if c.isascii() and c.isprintable() else "?" for c in str(self)[:500])
+        headers = {"X-Influxdb-Error": plain}
         if self.retry_after_seconds > 0:
             headers["Retry-After"] = str(max(1, round(self.retry_after_seconds)))
         if self.status == 401:

@@ -385,3 +385,12 @@ async def test_what_telegraf_sends_is_taken(head: Head) -> None:
     status, answer, _ = await post(head, b"", RELAY_TOKEN, "/query", q="SELECT * FROM cpu")
     assert status == 400
     assert "no queries" in answer["message"]
+
+
+@pytest.mark.parametrize("odd", ["\n", "\r", "\r\nSet-Cookie: x=1", "\0", "\x1b[31m", "\u00fc"])
+async def test_what_a_refused_line_holds_cannot_break_the_answer(head: Head, odd: str) -> None:
+    status, answer, headers = await post(head, f'host,node=n1 f="a{odd}b",g=oops {NOW}')
+    assert status == 400
+    assert answer["refused"]
+    assert headers["X-Influxdb-Error"].isprintable()
+    assert "Set-Cookie" not in headers
