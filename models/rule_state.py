@@ -205,18 +205,19 @@ class Node:
         """A time of this node on the head's clock."""
         return time_ns + self.skew_ns
 
-    def catching_up(self, now_ns: int, thresholds: Thresholds) -> bool:
+    def catching_up(self, now_ns: int, started_ns: int, thresholds: Thresholds) -> bool:
         """Whether the node is emptying its spool: things come in, but none of now.
 
         Urgent events come first then, and whether the node restarted since is told later. A
         node from which nothing comes any more is not catching up, it is silent, and what was
-        certain stays so.
+        certain stays so; but a while after ``started_ns``, when the head began to judge, it may
+        have something to say yet.
         """
         behind_ns = max(int(thresholds.behind_seconds * SECOND_NS), 3 * self.pace_ns)
         return (
             self.newest_ns > 0
             and now_ns - self.head_time(self.newest_ns) > behind_ns
-            and now_ns - self.arrival_ns < behind_ns
+            and now_ns - max(self.arrival_ns, started_ns) < behind_ns
         )
 
     def before_watch(self, time_ns: int, arrival_ns: int, thresholds: Thresholds) -> bool:

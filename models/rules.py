@@ -38,6 +38,7 @@ class Rules:
     def __init__(self, thresholds: Thresholds | None = None) -> None:
         self.thresholds = thresholds or Thresholds()
         self._nodes: dict[str, Node] = {}
+        self._started_ns = 0  # when the first facts were asked for
         self._states = States(self.thresholds)
         self.links = LinkRules()
         self.chassis = ChassisRules()
@@ -108,6 +109,7 @@ class Rules:
 
         ``expected_gpus`` is how many GPUs Slurm gives to jobs on each node.
         """
+        self._started_ns = self._started_ns or now_ns
         found: list[Fact] = []
         for name, expected in expected_gpus.items():
             node = self._nodes.get(name)
@@ -116,16 +118,30 @@ class Rules:
                 node.counted_ns = node.newest_ns
                 self._states.count(name, node, expected, now_ns)
         for _, node in sorted(self._nodes.items()):
-            if not node.active or node.catching_up(now_ns, self.thresholds):
+            if not node.active or node.catching_up(now_ns, self._started_ns, self.thresholds):
                 continue
-            held = [one.fact for one in node.active.values() if self._holds(node, one, now_ns)]
+            held = [
+                self._told(node, one)
+                for one in node.active.values()
+                if self._holds(node, one, now_ns)
+            ]
             found.extend(sorted(held, key=lambda fact: (fact.onset_ns, fact.rule, fact.entity)))
         for fact in self.links.facts(now_ns, self._nodes):
             heard = self._nodes.get(fact.entity.node)
-            if heard is None or not heard.catching_up(now_ns, self.thresholds):
+            if heard is None or not heard.catching_up(now_ns, self._started_ns, self.thresholds):
                 found.append(fact)
         found.extend(self.chassis.facts(now_ns))
         return found
+
+    def _told(self, node: Node, one: Active) -> Fact:
+        """The fact as it is told: what was over before we watched asks for a person only."""
+        fact = one.fact
+        if not one.latched or fact.remedy is not Remedy.DRAIN:
+            return fact
+        if not node.before_watch(fact.onset_ns, one.seen_ns, self.thresholds):
+            return fact
+        words = f"{fact.text}, before this node was watched"
+        return replace(fact, remedy=Remedy.ALERT, text=words)
 
     def _holds(self, node: Node, one: Active, now_ns: int) -> bool:
         if one.spent:
@@ -167,11 +183,13 @@ class Rules:
             # The driver says the same twice; one fault is one fact.
             node.active[("xid", "x79", where)].add_evidence(sample.text("text"))
             return
-        if finding.remedy is Remedy.DRAIN and node.before_watch(
-            sample.time_ns, arrival_ns, self.thresholds
+        known = node.active.get(key)
+        if (
+            known is not None
+            and node.before_watch(known.fact.onset_ns, known.seen_ns, self.thresholds)
+            and not node.before_watch(sample.time_ns, arrival_ns, self.thresholds)
         ):
-            words = f"{finding.text}, before this node was watched"
-            finding = replace(finding, remedy=Remedy.ALERT, text=words)
+            del node.active[key]  # it happens again, under our eyes: a case of its own
         entity = _entity(name, node, finding, device)
         evidence = (sample.text("text"),)
         latch(node, key, finding, entity, sample.time_ns, arrival_ns, evidence)

@@ -550,7 +550,37 @@ def test_a_node_that_fell_silent_while_behind_keeps_its_facts(rules: Rules) -> N
     old = NOW - 7_200 * SECOND
     for one in [host(old), xid(79, old)]:
         rules.observe(one, NOW)
+    assert told(rules) == []
     assert told(rules, NOW + 600 * SECOND) == [("x79", "0000:9b:00")]
+
+
+def test_a_head_that_was_away_for_long_hears_its_nodes_before_it_concludes(rules: Rules) -> None:
+    """The Xid was stored; the node restarted while the head was down, and has not said so yet."""
+    feed(rules, [host(NOW - 60 * SECOND), xid(79)])
+    state = json.loads(json.dumps(rules.dump()))
+    back = NOW + 7_200 * SECOND
+    again = Rules()
+    again.load(state)
+    assert told(again, back) == []
+    boot = (NOW + 3_600 * SECOND) / SECOND
+    again.observe(host(back + 10 * SECOND, boot_time_seconds=boot), back + 10 * SECOND)
+    assert told(again, back + 10 * SECOND) == []
+    silent = Rules()
+    silent.load(state)
+    assert told(silent, back) == []
+    assert told(silent, back + 200 * SECOND) == [("x79", "0000:9b:00")]
+    soon = Rules()  # killed and started again at once
+    soon.load(state)
+    assert told(soon, NOW + 5 * SECOND) == [("x79", "0000:9b:00")]
+
+
+def test_old_events_read_again_from_the_store_do_not_act_without_a_memory() -> None:
+    """The checkpoint is lost: a month of events is read again, each as of its own time."""
+    rules = Rules()
+    feed(rules, [xid(119, NOW - 40_000 * SECOND), xid(95, NOW - 60 * SECOND)])
+    feed(rules, [host(NOW - step * 10 * SECOND) for step in range(30, 0, -1)])
+    facts = {fact.code: fact.remedy for fact in rules.facts(NOW, {})}
+    assert facts == {"x119": Remedy.ALERT, "x95": Remedy.DRAIN}
 
 
 def test_a_node_whose_clock_is_slow_is_believed_once_that_is_known(rules: Rules) -> None:
