@@ -15,7 +15,7 @@ from collectors.fabric_cabling import Cabling
 from collectors.fabric_tools import read_by_tools
 from collectors.ib_text import FAILURE
 from collectors.ib_topology import FabricNode, Topology, parse_topology
-from collectors.ib_units import DOWN
+from collectors.ib_units import DOWN, LANES, lane_fields
 from collectors.sample import Problem, SourceUnavailable, clip
 
 SECOND_NS = 1_000_000_000
@@ -268,6 +268,7 @@ class Subnet:
         unused = fields.get("state") == DOWN and not tags.get("peer_node")
         if node.kind == "switch" and unused and port not in node.links:
             return  # a port that nothing was ever seen on
+        fields = beyond_ndr(fields, node, port)
         if fields:
             saturated = answers.saturated.get((lid, port), ())
             reading.points.append(PortPoint(node, port, tags, fields, saturated))
@@ -304,6 +305,20 @@ class Subnet:
             kind=f"{name}-{self.options.name}",
             output_bytes=OUTPUT_LIMIT_BYTES,
         )
+
+
+def beyond_ndr(fields: dict[str, float], node: FabricNode, port: int) -> dict[str, float]:
+    """``fields`` with the speed of an XDR link put right.
+
+    The places of PortInfo that the sweep reads end with NDR; faster links are told in places that
+    came later (LinkSpeedExtActive2). ibnetdiscover reads them where it is new enough.
+    """
+    link = node.links.get(port)
+    xdr = LANES["XDR"][0]
+    if link is None or link.fields.get("link_speed_bits_per_second") != xdr:
+        return fields
+    width = fields.get("link_width")
+    return {**fields, **lane_fields(int(width), "XDR")} if width else fields
 
 
 def _wanted(node: FabricNode) -> list[tuple[int, list[int], str]]:

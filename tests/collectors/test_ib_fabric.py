@@ -16,9 +16,6 @@ from pydantic import ValidationError
 import collectors.fabric
 from collectors import fabric_sweep
 from collectors.fabric import FabricSource, Options, SubnetSettings, make
-from collectors.fabric_answers import port_fields, read_answers
-from collectors.fabric_cabling import Cable, Cabling, load_cabling, save_cabling
-from collectors.fabric_subnet import parse_sminfo
 from collectors.ib_topology import parse_topology
 from collectors.sample import Batch, Context, Sample, Source, SourceUnavailable
 from tests.collectors.contract import NOW_NS, SourceContract
@@ -343,7 +340,7 @@ def test_descriptions_of_another_form_are_read_by_the_sites_pattern() -> None:
         Options(subnets=())
 
 
-# ---- the sweep's own words -------------------------------------------------------------------
+# ---- whose node it is -------------------------------------------------------------------------
 
 
 def run_sweep(lines: str) -> list[dict[str, object]]:
@@ -364,93 +361,6 @@ def test_nothing_is_read_of_a_node_that_is_another_than_expected(shared: Fabric)
     (stranger,) = [row for row in rows if row.get("stranger")]
     assert stranger["l"] == 7
     assert stranger["e"] == "0xb8cef60300100020 answers at this LID"
-
-
-def test_without_the_library_or_an_adapter_the_sweep_says_so() -> None:
-    answer = subprocess.run(
-        [sys.executable, "-I", "-S", fabric_sweep.__file__],
-        input="",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert answer.returncode == 2
-    assert "fabric_sweep: no usable InfiniBand port" in answer.stderr
-
-
-def test_lines_that_are_none_of_ours_are_told_and_cost_nothing_else() -> None:
-    good = '{"l":1,"p":2,"x":[1,2]}\n{"done":true,"sent":2,"timeouts":0,"seconds":0.1}\n'
-    for bad in ("{}", "[]", "3", '{"l":null}', '{"l":1,"m":[]}', '{"l":1,"p":"x"}', "ibwarn: x"):
-        answers = read_answers(f"{bad}\n{good}")
-        assert answers is not None
-        assert (1, 2) in answers.ports
-        assert answers.problems, bad
-
-
-def test_output_that_was_cut_off_is_no_answer() -> None:
-    whole = '{"l":1,"p":2,"x":[1,2]}\n{"done":true,"sent":2,"timeouts":0,"seconds":0.1}\n'
-    answers = read_answers(whole)
-    assert answers is not None
-    assert answers.ports[1, 2] == {"transmit_bytes_total": 4.0, "receive_bytes_total": 8.0}
-    assert read_answers(whole[:30]) is None
-    assert read_answers("") is None
-
-
-def test_wide_error_counters_replace_full_narrow_ones() -> None:
-    plain = [65535, 255, 3, 0, 0, 0, 0, 0, 0, 0xF1, 0, 0, 2**32 - 1, 5, 0, 0, 7]
-    fields, saturated = port_fields({"c": plain, "w": True})
-    assert saturated == (
-        "link_recoveries_total",
-        "local_link_integrity_errors_total",
-        "symbol_errors_total",
-        "transmit_bytes_total",
-    )
-    assert "transmit_bytes_total" not in fields
-    assert fields["receive_bytes_total"] == 20.0
-    assert fields["excessive_buffer_overruns_total"] == 1.0
-    wide = [70000, 300, 4, 0, 0, 0, 0, 0, 0, 20, 1, 0, 9]
-    fields, saturated = port_fields({"c": plain, "w": True, "x": [100, 200], "y": wide})
-    assert saturated == ()
-    assert fields["symbol_errors_total"] == 70000.0
-    assert fields["transmit_bytes_total"] == 400.0
-
-
-def test_ticks_of_waiting_are_read_only_where_the_port_counts_them() -> None:
-    plain = [0] * 16 + [12]
-    assert "transmit_wait_total" not in port_fields({"c": plain, "w": False})[0]
-    assert port_fields({"c": plain, "w": True})[0]["transmit_wait_total"] == 12.0
-
-
-def test_the_state_of_the_subnet_manager_is_read() -> None:
-    manager = parse_sminfo((FIXTURES / "sminfo.txt").read_text())
-    assert manager is not None
-    assert (manager.lid, manager.activity, manager.state) == (5, 242, 3)
-    assert parse_sminfo((FIXTURES / "sminfo-no-sm.txt").read_text()) is None
-
-
-# ---- cabling ---------------------------------------------------------------------------------
-
-
-def test_a_cable_that_was_moved_leaves_its_old_place(tmp_path: Path) -> None:
-    text = (FIXTURES / "ibnetdiscover.txt").read_text()
-    cabling = Cabling()
-    topology, _ = parse_topology(text)
-    assert cabling.learn(topology)
-    assert not cabling.learn(topology)
-    assert cabling.cables[LEAF_1, 2].node == "gpu-0006"
-    moved = text.replace(
-        '[1](b8cef60300100051) \t"S-fc6a1c0300200010"[2]',
-        '[1](b8cef60300100051) \t"S-fc6a1c0300200000"[9]',
-    )
-    assert cabling.learn(parse_topology(moved)[0])
-    assert (LEAF_1, 2) not in cabling.cables
-    assert cabling.cables[LEAF_0, 9] == Cable("gpu-0006", "mlx5_0", adapter(6), 1)
-    path = tmp_path / "cabling.json"
-    save_cabling(path, {"ib": cabling})
-    assert load_cabling(path, "ib").cables == cabling.cables
-    assert load_cabling(path, "other").cables == {}
-    path.write_text("[1")
-    assert load_cabling(path, "ib").cables == {}
 
 
 # ---- over a long time ------------------------------------------------------------------------
@@ -487,3 +397,18 @@ def held() -> tuple[int, int, int]:
     """Open files, threads and children of this process."""
     process = psutil.Process()
     return process.num_fds(), process.num_threads(), len(process.children(recursive=True))
+
+
+def test_every_rail_of_a_host_has_its_own_cable_in_the_inventory(
+    own: Callable[..., Fabric], context: Context
+) -> None:
+    own("--hosts", "2", "--rails", "2")
+    source = source_of(context)
+    batch = source.collect(NOW_NS)
+    cables = {
+        one.text("device"): one.text("text").rpartition("name=")[2]
+        for one in batch.samples
+        if one.tag("kind") == "inventory" and one.tag("node") == "gpu-0001"
+    }
+    assert cables == {"mlx5_0/1": "leaf-0-0", "mlx5_1/1": "leaf-1-0"}
+    assert source.groups()["gpu-0001"] == ("leaf leaf-0-0", "leaf leaf-1-0")
