@@ -25,7 +25,8 @@ from collectors.slurm_nodes import Nodes, local_ns, parse_nodes
 OUTPUT_LIMIT_BYTES = 256 * 1024 * 1024
 # Fixed formats whatever the head's environment says. Times are read as local time.
 ENVIRONMENT = {"SLURM_TIME_FORMAT": "standard", "SLURM_BITSTR_LEN": "0"}
-JOB_FORMAT = "%A|%i|%T|%u|%e|%M|%b|%P|%N"
+# The comment is the last: it is free text and may hold the separator.
+JOB_FORMAT = "%A|%i|%T|%u|%e|%M|%b|%P|%N|%k"
 # The states in which a job holds nodes (squeue(1), "JOB STATE CODES").
 JOB_STATES = "RUNNING,COMPLETING,CONFIGURING,SUSPENDED,STOPPED"
 
@@ -101,6 +102,7 @@ class Job:
     elapsed_seconds: float = 0.0
     gpus_per_node: int = 0
     partition: str = ""
+    comment: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,10 +264,10 @@ def parse_jobs(text: str) -> dict[str, Job]:
     """squeue's lines in JOB_FORMAT; a line that is none is left out."""
     jobs: dict[str, Job] = {}
     for line in text.splitlines():
-        parts = line.strip().split("|")
-        if len(parts) != 9 or not parts[0].isdecimal():
+        parts = line.strip().split("|", 9)
+        if len(parts) != 10 or not parts[0].isdecimal():
             continue
-        number, key, state, user, end, elapsed, gres, partition, where = parts
+        number, key, state, user, end, elapsed, gres, partition, where, said = parts
         try:
             nodes = tuple(expand(where))
         except HostlistError:
@@ -281,6 +283,7 @@ def parse_jobs(text: str) -> dict[str, Job]:
             elapsed_seconds=elapsed_seconds(elapsed),
             gpus_per_node=int(match[1]) if match else 0,
             partition=partition,
+            comment="" if said in ("(null)", "N/A") else said[:1000],
         )
     return jobs
 

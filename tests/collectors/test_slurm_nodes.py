@@ -249,9 +249,9 @@ def test_what_is_no_single_name_is_no_name(name: str) -> None:
 
 def test_jobs_of_squeue() -> None:
     text = (
-        "1|1|RUNNING|ann|2027-11-30T00:51:28|1-00:00:05|gres:gpu:2|batch|n2\n"
-        "7|6_1|RUNNING|bob|N/A|0:05|N/A|batch|n[1-2]\n"
-        "8|8_[1-3]|PENDING|bob|N/A|0:00|gres/gpu:h200:8|batch|\n"
+        "1|1|RUNNING|ann|2027-11-30T00:51:28|1-00:00:05|gres:gpu:2|batch|n2|(null)\n"
+        "7|6_1|RUNNING|bob|N/A|0:05|N/A|batch|n[1-2]|tocsin=requeue | x\n"
+        "8|8_[1-3]|PENDING|bob|N/A|0:00|gres/gpu:h200:8|batch||\n"
         "slurm_load_jobs error: something\n"
     )
     jobs = parse_jobs(text)
@@ -259,6 +259,8 @@ def test_jobs_of_squeue() -> None:
     assert jobs["1"].elapsed_seconds == 86405.0
     assert jobs["7"].nodes == ("n1", "n2")
     assert jobs["7"].key == "6_1"
+    assert jobs["7"].comment == "tocsin=requeue | x"
+    assert jobs["1"].comment == ""
     assert jobs["7"].end_time_ns == 0
     assert jobs["8"].nodes == ()
     assert set(jobs) == {"1", "7", "8"}

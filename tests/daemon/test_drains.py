@@ -211,7 +211,7 @@ def test_a_drain_that_slurmctld_forgot_in_a_crash_is_written_again() -> None:
     made = house()
     slurm_ = SimulatedSlurm(cluster(4).values(), made.clock.now_ns)
     made.adapter = slurm_
-    made.drains._adapter = slurm_
+    made.drains._hand.adapter = slurm_
     made.facts = [lost("n3")]
     made.cycle()
     reason = node(made, "n3").reason
