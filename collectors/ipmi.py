@@ -7,6 +7,9 @@ near a command line.
 
 from __future__ import annotations
 
+import asyncio
+import time
+
 from pydantic import Field, field_validator
 
 from collectors import bmc, ipmi_log, ipmi_read
@@ -74,6 +77,8 @@ class _Visitor:
         self._context = context
         self._known = ipmi_read.Knowledge()
         self._secrets: Secrets | None = None
+        self._suite = 0
+        self._used_seconds = 0.0
         self._lan: Lan | None = None
 
     def changed(self) -> bool:
@@ -99,13 +104,22 @@ class _Visitor:
             poll.fault, poll.kind = str(error), "login"
         except BmcError as error:
             poll.fault, poll.kind = str(error), error.kind
+        except asyncio.CancelledError:
+            # Out of time: nobody waits for an answer, but the BMC is told that we are gone.
+            if self._lan is not None:
+                await self._lan.drop()
+                self._lan = None
+            raise
+        self._used_seconds = time.monotonic()
         if self._lan is not None and (poll.fault or self._options.period_seconds > KEEP_SECONDS):
             await self.leave()
 
     async def _session(self) -> Lan:
         secrets = secrets_of(self._options.group(self.target.group))
         lan = self._lan
-        if lan is not None and (secrets != self._secrets or not lan.is_open):
+        idle_seconds = time.monotonic() - self._used_seconds
+        stale = lan is not None and (not lan.is_open or idle_seconds > KEEP_SECONDS)
+        if lan is not None and (secrets != self._secrets or stale):
             await self.leave()
             lan = None
         if lan is None:
@@ -120,8 +134,6 @@ class _Visitor:
             await lan.open(self._options.cipher_suites)
             self._suite = lan.suite
         return lan
-
-    _suite = 0
 
     async def _read(self, lan: Lan, node: str, found: Readings, poll: Poll, now_ns: int) -> None:
         await ipmi_read.learn(lan, self._known)
