@@ -8,6 +8,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from daemon.decisions import Mode
+from daemon.jobcare import JobCare
 from daemon.settings import Section
 
 # From the most careful to the least: the more careful of two modes holds.
@@ -76,6 +77,9 @@ class Limits(Section):
     # A node that others hold and that has a fault too gets a line in its Comment, if that is
     # empty or tocsin's own.
     note_foreign: bool = True
+
+    # What is done for the jobs on a node that is drained.
+    jobs: JobCare = JobCare()
 
     def mode_of(self, rule: str, voice: str, daemon: Mode) -> Mode:
         """The mode that holds for ``rule``: the most careful of the daemon's and its own.
