@@ -120,12 +120,7 @@ class Lan:
         await self._connect()
         order = sorted(suites, key=lambda number: number != self.suite)
         try:
-            for number in order:
-                if await self._shake(number):
-                    self.suite = number
-                    break
-            else:
-                raise BmcError(words.NO_CIPHER, "login")
+            self.suite = await self._shake_any(order)
             if self._login.privilege > 2:
                 await self.call(APP, SET_PRIVILEGE, bytes([self._login.privilege]))
         except NoCipher as error:
@@ -200,6 +195,20 @@ class Lan:
         except OSError as error:
             said = error.strerror or str(error)
             raise BmcError(f"the BMC cannot be reached: {said}", "silent") from error
+
+    async def _shake_any(self, order: list[int]) -> int:
+        """The number of the first suite with which a session could be opened."""
+        failure = BmcError(words.NO_CIPHER, "login")
+        for number in order:
+            try:
+                if await self._shake(number):
+                    return number
+            except BmcError as error:
+                # Some firmware takes a suite and then falls silent: the next one may do.
+                if error.kind != "cut":
+                    raise
+                failure = error
+        raise failure
 
     async def _shake(self, number: int) -> bool:
         """Opens the session with one suite; False when the BMC does not offer it."""

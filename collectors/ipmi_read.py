@@ -55,7 +55,10 @@ class Knowledge:
 
 async def learn(lan: Lan, known: Knowledge) -> None:
     """Reads the sensor data records where they are new or have changed."""
-    info = await lan.call(STORAGE, GET_REPOSITORY)
+    try:
+        info = await lan.call(STORAGE, GET_REPOSITORY)
+    except Refused:
+        return  # a BMC without a repository: chassis, power and log are read all the same
     stamp = info[1:3] + info[5:13]  # count, last addition, last erase
     if stamp == known.stamp and known.sensors:
         return

@@ -18,7 +18,7 @@ from collectors.parsers import PARSERS
 from collectors.sample import Batch, Context, Sample, SourceUnavailable
 from daemon.bench.bmc_standin import Bmc, serve
 from tests.collectors.contract import NODE, SourceContract, check_samples
-from tests.testbed.bmc.bmcs import IpmiBmcs, missing
+from tests.testbed.bmc.bmcs import DcmiBmc, IpmiBmcs, missing
 
 Start = Callable[..., ipmi.Ipmi]
 
@@ -175,6 +175,22 @@ def test_what_changes_at_the_bmc_is_seen_in_the_next_round(
     assert any("CPU1 Temp: 250 celsius cannot be" in one.problem for one in batch.problems)
     codes = [one.tag("code") for one in events(batch)]
     assert {"fan_lower_critical", "power_supply_input_lost", "power_supply_removed"} <= set(codes)
+
+
+def test_power_by_dcmi_is_read_from_a_bmc_of_another_make(start: Start) -> None:
+    python = "/usr/bin/python3"  # the Debian package serves the system's Python
+    known = subprocess.run([python, "-c", "import pyghmi"], capture_output=True, check=False)
+    if known.returncode:
+        pytest.skip("not installed: python3-pyghmi (tests/testbed/bmc/packages.txt)")
+    bmc = DcmiBmc(python, watts=6543)
+    try:
+        source = start({"n1": bmc.address})
+        assert values(source.collect(time.time_ns()), "n1") == {"DCMI Power": 6543.0}
+        bmc.file.write_text("inactive")
+        batch = source.collect(time.time_ns())
+        assert sensor(batch, "n1", "DCMI Power") == {"present": 0.0}
+    finally:
+        bmc.close()
 
 
 # ---- the log -----------------------------------------------------------------------------------

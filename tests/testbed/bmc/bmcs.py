@@ -119,6 +119,17 @@ class DcmiBmc:
             [python, HERE / "dcmibmc", "--address", host, "--port", "6623", "--file", self.file],
             stdin=subprocess.DEVNULL,
         )
+        self._wait(host)
+
+    def _wait(self, host: str) -> None:
+        """Waits until the port is bound: then nobody else can bind it."""
+        for _ in range(100):
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+                try:
+                    probe.bind((host, 6623))
+                except OSError:
+                    return
+            time.sleep(0.05)
 
     def close(self) -> None:
         """Ends it."""
