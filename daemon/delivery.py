@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from collectors.sample import clip
+
 log = logging.getLogger("tocsin.delivery")
 
 _BACKOFF_FIRST_SECONDS = 0.5
@@ -106,7 +108,7 @@ class Delivery:
         return None
 
     def _fault(self, answer: Answer) -> str:
-        detail = answer.body.decode("utf-8", "replace").strip()[:200]
+        detail = clip(answer.body.decode("utf-8", "replace"), 200)
         if answer.status == 0:
             return f"{self.where} does not answer: {detail}"
         if answer.status in (401, 403):

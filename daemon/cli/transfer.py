@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.util
 import json
 import sys
 from datetime import UTC, datetime
@@ -15,7 +14,7 @@ from daemon.cli.store import directory_of
 EXAMPLES = {
     "import": """examples:
   tocsin import --telemetry /tmp/fleet                 a telemetry directory into the store
-  tocsin import --map gwdg.toml --out DIR FILE ...     foreign tidy CSV into a telemetry directory
+  tocsin import --map gwdg-tidy.toml --out DIR FILE .. foreign CSV into a telemetry directory
 
 Importing the same twice changes nothing. Stop the head first: one process writes to a store.""",
     "export": """examples:
@@ -78,14 +77,16 @@ def _import(arguments: argparse.Namespace) -> dict[str, int]:
 
 
 def _import_mapped(arguments: argparse.Namespace) -> dict[str, int]:
-    if importlib.util.find_spec("models.telemetry.foreign") is None:
-        raise ValueError("this version has no reader for foreign CSV")
-    foreign = importlib.import_module("models.telemetry.foreign")
+    import models.telemetry
+    from models.telemetry.foreign import import_foreign, load_map
+
     if not arguments.files:
         raise ValueError("--map needs the CSV files to read")
     if arguments.out is None:
         raise ValueError("--map needs --out DIR; then: tocsin import --telemetry DIR")
-    return dict(foreign.import_files(arguments.map, arguments.files, arguments.out))
+    shipped = Path(models.telemetry.__file__).parent / "maps" / arguments.map.name
+    plan = load_map(shipped if shipped.exists() and not arguments.map.exists() else arguments.map)
+    return import_foreign([(plan, path) for path in arguments.files], arguments.out)
 
 
 def _export(arguments: argparse.Namespace) -> dict[str, int]:

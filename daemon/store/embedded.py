@@ -44,7 +44,9 @@ from daemon.store.upkeep import Upkeep, UpkeepReport
 
 log = logging.getLogger("tocsin.store")
 
-_FRAME_RAW_BYTES = 32 * 1024 * 1024
+# What reading a frame may raise whose checksum is right: another version's, or a bug of ours.
+# One such frame must not stop the rolling of all later ones.
+_UNREADABLE = (ValueError, KeyError, IndexError, TypeError, OverflowError, pa.ArrowException)
 
 
 @dataclass(slots=True)
@@ -195,30 +197,37 @@ class Store(Reader):
         report = FrameReport()
         groups: dict[str, list[Columns]] = {}
         marks: list[tuple[str, str, int]] = []
-        for frame in read_segment(path, report):
-            marks.extend(frame.marks)
-            for columns in frame.columns():
-                groups.setdefault(columns.measurement, []).append(columns)
+        faults: list[str] = []
+        try:
+            for frame in read_segment(path, report):
+                marks.extend(frame.marks)
+                for columns in frame.columns():
+                    groups.setdefault(columns.measurement, []).append(columns)
+        except _UNREADABLE as error:
+            faults.append(f"{type(error).__name__}: {error}")
         for measurement in sorted(groups):
-            table = sort_once(from_columns(groups.pop(measurement)))
-            for day, hour, rows in split_by_hour(table):
-                target = part_path(self.parquet_directory, measurement, day, hour, number, number)
-                size = write_part(target, rows, self.options.compression_level)
-                self.counts.parquet_bytes += size
+            try:
+                self._write_parts(measurement, groups.pop(measurement), number)
+            except _UNREADABLE as error:
+                faults.append(f"{measurement}: {type(error).__name__}: {error}")
         self.marks.save(marks, now_ns)
-        self._set_aside_damage(path, report)
+        faults += [f"{d.length_bytes} bytes at {d.offset}" for d in report.damages if not d.torn]
+        self.counts.damaged_bytes += sum(d.length_bytes for d in report.damages if not d.torn)
+        if faults:
+            # What could not be read is kept for people to look at; a torn end is no loss.
+            log.error("spool segment %s is damaged: %s", path, "; ".join(faults)[:500])
+            shutil.copy2(path, self.directory / "damaged" / path.name)
         for tail in self.tails:
             tail.keep(path, number)
         path.unlink()
         self.counts.segments_rolled += 1
 
-    def _set_aside_damage(self, path: Path, report: FrameReport) -> None:
-        """A damaged segment is kept for people to look at; a torn end is no loss."""
-        damaged = [damage for damage in report.damages if not damage.torn]
-        self.counts.damaged_bytes += sum(damage.length_bytes for damage in damaged)
-        if damaged:
-            log.error("spool segment %s: %d damaged stretches", path, len(damaged))
-            shutil.copy2(path, self.directory / "damaged" / path.name)
+    def _write_parts(self, measurement: str, groups: list[Columns], number: int) -> None:
+        table = sort_once(from_columns(groups))
+        for day, hour, rows in split_by_hour(table):
+            target = part_path(self.parquet_directory, measurement, day, hour, number, number)
+            size = write_part(target, rows, self.options.compression_level)
+            self.counts.parquet_bytes += size
 
     def upkeep(self, now_ns: int) -> UpkeepReport:
         """Merges hours and days, writes roll-ups, removes what is too old or too much.

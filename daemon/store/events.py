@@ -65,13 +65,11 @@ class EventTable:
         rows = [
             (
                 sample.time_ns,
-                sample.tag("node"),
-                sample.tag("kind"),
-                sample.tag("code"),
-                sample.text("device"),
+                *(_plain(sample.tag(name)) for name in ("node", "kind", "code")),
+                _plain(sample.text("device")),
                 sample.number("severity") or 0.0,
-                sample.text("text"),
-                sample.text("process"),
+                _plain(sample.text("text")),
+                _plain(sample.text("process")),
                 sample.number("pid"),
             )
             for sample in samples
@@ -123,6 +121,11 @@ class EventTable:
     def forget(self, before_ns: int) -> int:
         """Removes events older than ``before_ns``; how many."""
         return self.database.execute("DELETE FROM events WHERE time_ns < ?", (before_ns,))
+
+
+def _plain(text: str) -> str:
+    """SQLite takes no half surrogate pairs (text from a file that is no UTF-8)."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 class BatchMarks:

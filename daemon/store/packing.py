@@ -103,7 +103,7 @@ class Packer:
                 group.times.tobytes(),
                 group.numbers.tobytes(),
                 _ROW.join(map(_words, group.tags)).encode("utf-8", "replace"),
-                json.dumps(group.texts).encode() if group.texts else b"",
+                _json(group.texts) if group.texts else b"",
             ]
             parts.extend(pieces)
             heads.append(
@@ -122,8 +122,14 @@ class Packer:
         if len(body) >= _SMALL_BYTES:
             head["raw"] = len(body)
             body = pa.compress(body, codec="zstd", asbytes=True)
-        head_bytes = json.dumps(head, separators=(",", ":")).encode()
+        head_bytes = _json(head)
         return len(head_bytes).to_bytes(4, "little") + head_bytes + body
+
+
+def _json(value: object) -> bytes:
+    """Half a surrogate pair (from a file that is no UTF-8) would stop every later reader."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return text.encode("utf-8", "replace")
 
 
 def _words(tags: Tags) -> str:
@@ -229,7 +235,7 @@ def open_frame(payload: bytes) -> Frame:
     """The frame of a payload. Raises ValueError for one that is of another version."""
     size = int.from_bytes(payload[:4], "little")
     head = json.loads(payload[4 : 4 + size])
-    if head.get("v") != _VERSION:
+    if head.get("v") != _VERSION or not isinstance(head.get("groups"), list):
         raise ValueError(f"spool frame of version {head.get('v')}; this tocsin reads {_VERSION}")
     return Frame(head, payload[4 + size :])
 

@@ -9,7 +9,14 @@ from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
 
-from daemon.frames import FrameReport, frame, read_frames, sync_directory
+from daemon.frames import (
+    HEADER_BYTES,
+    Damage,
+    FrameReport,
+    frame,
+    read_frames,
+    sync_directory,
+)
 from daemon.store.errors import unavailable
 from daemon.store.packing import Frame, open_frame
 
@@ -31,10 +38,20 @@ def list_segments(directory: Path) -> list[int]:
 
 
 def read_segment(path: Path, report: FrameReport | None = None) -> Iterator[Frame]:
-    """The whole frames of a segment. Raises FileNotFoundError when it was rolled meanwhile."""
+    """The whole frames of a segment. Raises FileNotFoundError when it was rolled meanwhile.
+
+    A frame of another version, or nonsense with a right checksum, counts as damage.
+    """
     data = path.read_bytes()
-    for _, payload in read_frames(data, report):
-        yield open_frame(payload)
+    report = FrameReport() if report is None else report
+    for end, payload in read_frames(data, report):
+        try:
+            opened = open_frame(payload)
+        except (ValueError, TypeError, AttributeError):
+            length = len(payload) + HEADER_BYTES
+            report.damages.append(Damage(end - length, length, torn=False))
+            continue
+        yield opened
 
 
 class SegmentWriter:

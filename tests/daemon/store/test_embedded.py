@@ -506,3 +506,25 @@ def test_a_clock_that_jumps_an_hour_loses_nothing(tmp_path: Path, step_hours: in
     store.upkeep(now_ns[0] + 3 * HOUR_NS)
     assert sorted(row["number"] for row in rows(store)) == [float(n) for n in range(100)]
     store.close()
+
+
+def test_text_that_is_no_unicode_is_kept_as_far_as_it_is(store: Store) -> None:
+    odd = b"caf\xe9 \xff".decode("utf-8", "surrogateescape")
+    fields = {"text": odd, odd: 1.0}
+    keep(store, sample("event", START_NS, fields, node="n1", kind=odd))
+    for _ in range(2):
+        (row,) = rows(store, "event")
+        assert row["text"] == row["kind"] == "caf? ?"
+        store.roll(START_NS, everything=True)
+    assert list_segments(store.spool_directory) == []
+
+
+def test_a_frame_that_nobody_can_read_does_not_stop_the_rolling(store: Store) -> None:
+    keep(store, gpu("n1", 0, 0, power_watts=1.0))
+    store._writer.append(b"\x02\0\0\0{}", 1, START_NS)  # a right checksum around nonsense
+    store._writer.rotate()
+    keep(store, gpu("n1", 0, 1, power_watts=2.0))
+    assert [row["power_watts"] for row in rows(store)] == [1.0, 2.0]
+    assert store.roll(START_NS, everything=True) == 2
+    assert [row["power_watts"] for row in rows(store)] == [1.0, 2.0]
+    assert len(list((store.directory / "damaged").iterdir())) == 1

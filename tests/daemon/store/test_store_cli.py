@@ -29,24 +29,25 @@ def filled(tmp_path: Path) -> Path:
 
 
 def test_stats_verify_and_repair(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["store", "stats", "--store", str(filled), "--json"]) == 0
+    assert main(["store", "stats", "--directory", str(filled), "--json"]) == 0
     (gpu,) = json.loads(capsys.readouterr().out)["measurements"]
     assert (gpu["measurement"], gpu["rows"], gpu["values"]) == ("gpu", 100, 100)
-    assert main(["store", "verify", "--store", str(filled)]) == 0
-    assert capsys.readouterr().out == f"{filled}: sound\n"
+    assert main(["store", "verify", "--directory", str(filled)]) == 0
+    assert capsys.readouterr().out == f"{filled}: no faults\n"
     victim = next(all_parts(filled / "parquet")).path
     victim.write_bytes(victim.read_bytes()[:100])
-    assert main(["store", "verify", "--store", str(filled)]) == 1
-    assert "DAMAGE" in capsys.readouterr().out
-    assert main(["store", "repair", "--store", str(filled)]) == 0
+    assert main(["store", "verify", "--directory", str(filled)]) == 1
+    assert "rows are lost" in capsys.readouterr().out
+    assert main(["store", "repair", "--directory", str(filled)]) == 0
     assert "set aside" in capsys.readouterr().out
-    assert main(["store", "verify", "--store", str(filled), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)[0]["loses_rows"] is False
+    main(["store", "verify", "--directory", str(filled), "--json"])
+    (finding,) = json.loads(capsys.readouterr().out)["findings"]
+    assert finding["loses_rows"] is False
 
 
 def test_what_is_no_store_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["store", "stats", "--store", str(tmp_path / "x")]) == 2
-    assert main(["export", "--store", str(tmp_path / "x"), "--out", str(tmp_path / "y")]) == 2
+    assert main(["store", "stats", "--directory", str(tmp_path / "x")]) == 2
+    assert main(["export", "--directory", str(tmp_path / "x"), "--out", str(tmp_path / "y")]) == 1
     assert capsys.readouterr().err.count("is no store") == 2
     assert not (tmp_path / "y").exists()
 
@@ -55,7 +56,7 @@ def test_repair_beside_a_running_head_is_refused(
     filled: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = Store(filled)
-    assert main(["store", "repair", "--store", str(filled)]) == 2
+    assert main(["store", "repair", "--directory", str(filled)]) == 1
     assert "another process has it open" in capsys.readouterr().err
     store.close()
 
@@ -64,20 +65,20 @@ def test_export_then_import(
     filled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = str(tmp_path / "out")
-    assert main(["export", "--store", str(filled), "--out", out]) == 0
+    assert main(["export", "--directory", str(filled), "--out", out]) == 0
     other = str(tmp_path / "other")
-    assert main(["import", "--store", other, "--telemetry", out]) == 0
-    assert capsys.readouterr().out == "gpu: 100 rows\n" * 2
+    assert main(["import", "--directory", other, "--telemetry", out]) == 0
+    assert capsys.readouterr().out.split() == ["100", "gpu"] * 2
     store = Store(tmp_path / "other")
     assert len(to_rows(store.read("gpu", 0, 2**62))) == 100
     store.close()
-    later = ["--from", "2027-01-01", "--to", "2027-01-02T00:00:00Z"]
-    assert main(["export", "--store", other, "--out", str(tmp_path / "none"), *later]) == 3
+    later = ["--since", "2027-01-01", "--until", "2027-01-02T00:00:00+00:00"]
+    assert main(["export", "--directory", other, "--out", str(tmp_path / "none"), *later]) == 3
 
 
-@pytest.mark.parametrize("wrong", [[], ["--telemetry", "x", "--map", "y"], ["--map", "y.toml"]])
+@pytest.mark.parametrize("wrong", [[], ["--telemetry", "x"], ["--map", "y.toml"]])
 def test_wrong_usage_is_said(tmp_path: Path, wrong: list[str]) -> None:
-    assert main(["import", "--store", str(tmp_path / "s"), *wrong]) == 2
+    assert main(["import", "--directory", str(tmp_path / "s"), *wrong]) == 1
 
 
 def test_a_measured_fleets_csv_by_its_map_in_its_own_time_zone(
@@ -87,9 +88,10 @@ def test_a_measured_fleets_csv_by_its_map_in_its_own_time_zone(
     files = sorted(data.glob("gwdg-gpu/raw_sample/*gpu-lost*.csv.bz2"))
     if not files:
         pytest.skip(f"the GWDG files are not in {data} (set TOCSIN_DATA)")
-    store_arguments = ["--store", str(tmp_path / "s"), "--map", "gwdg-tidy.toml"]
-    assert main(["import", *store_arguments, str(files[0])]) == 0
-    assert "gpu: 4504 rows" in capsys.readouterr().out
+    out, into = str(tmp_path / "t"), str(tmp_path / "s")
+    assert main(["import", "--map", "gwdg-tidy.toml", "--out", out, str(files[0])]) == 0
+    assert main(["import", "--directory", into, "--telemetry", out, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["gpu"] == 4504
     store = Store(tmp_path / "s")
     (event,) = store.events()
     # 2026-01-07 23:10 in Goettingen; the file calls its column timeUtc all the same.
