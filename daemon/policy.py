@@ -215,9 +215,21 @@ def _decision(
         guard_text=refusal.text if refusal else "",
         probability=one.probability,
         severity=one.severity,
-        advice=one.advice,
+        advice=_advice(scene, one),
         inputs=_inputs(scene, one, verdicts, chances),
     )
+
+
+def _advice(scene: Scene, one: Candidate) -> str:
+    """The voice's own advice, and more where the node fails again and again."""
+    limits = scene.limits
+    begin_ns = scene.now_ns - int(limits.flap_window_seconds * SECOND_NS)
+    before = sum(1 for at_ns in scene.ledger.drains_of.get(one.node, ()) if at_ns > begin_ns)
+    if before < limits.flap_drains or one.remedy is not Remedy.DRAIN:
+        return one.advice
+    days = limits.flap_window_seconds / 86_400
+    again = f"drained {before} times in {days:g} days: replace the part (RMA)"
+    return f"{one.advice}; {again}" if one.advice else again
 
 
 def _inputs(
@@ -243,6 +255,7 @@ def _inputs(
         "cluster": {
             "nodes": len(scene.nodes),
             "held": len(scene.ledger.held),
+            "drains_of_node": len(scene.ledger.drains_of.get(one.node, ())),
             "planned": len(scene.planned),
             "alike": sorted(scene.alike.get((one.rule, one.code), frozenset()))[:50],
         },

@@ -94,6 +94,10 @@ class SlurmAdapter(Protocol):
         """When the slurmctld that answers was started, UTC ns. Raises SlurmUnavailable."""
         ...
 
+    def topology(self) -> str:
+        """Slurm's topology as text, empty where it has none. Raises SlurmUnavailable."""
+        ...
+
     def describe(self) -> list[str]:
         """Lines for ``tocsin check``: what is used, and how an overwritten reason is noticed."""
         ...

@@ -141,6 +141,19 @@ class CliAdapter:
         match = re.search(r"^BOOT_TIME\s*=\s*(\S+)", self._config(), re.MULTILINE)
         return local_ns(match[1]) if match else 0
 
+    def topology(self) -> str:
+        """``scontrol show topology``; empty where the cluster has none. Raises SlurmUnavailable."""
+        self._check_conf()
+        result = self._runner.run(
+            self._tools.command("scontrol", "show", "topology"),
+            deadline_seconds=self._deadline_seconds,
+            kind="slurm-scontrol",
+            env=self._tools.environment(),
+        )
+        if result.status != "ended":
+            raise SlurmUnavailable(result.fault, HUNG)
+        return result.text() if result.ok else ""
+
     def describe(self) -> list[str]:
         """What is used, and whether an overwritten reason would be noticed."""
         version = self._runner.run(

@@ -114,6 +114,11 @@ class SimulatedSlurm:
         self._answer()
         return self._start_ns
 
+    def topology(self) -> str:
+        """See adapter.SlurmAdapter."""
+        self._answer()
+        return ""
+
     def describe(self) -> list[str]:
         """See adapter.SlurmAdapter."""
         return [f"a simulated Slurm of {len(self._nodes)} nodes"]
