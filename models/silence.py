@@ -89,8 +89,11 @@ class SilenceTracker:
         self._expected = expected
 
     def observe(self, sample: Sample, arrival_ns: int) -> None:
-        """Takes in one sample: anything shows that the node is heard, ``source`` what works."""
-        self._start(arrival_ns)
+        """Takes in one sample: anything shows that the node is heard, ``source`` what works.
+
+        History that is read again after a restart comes this way too; our start is therefore
+        the first time that somebody asks, not the first sample.
+        """
         name = sample.tag("node")
         if not name:
             return
@@ -129,8 +132,7 @@ class SilenceTracker:
             # would make every source look fast.
             step_ns = sample.time_ns - source.time_ns
             if 0 < step_ns < self.options.forget_seconds * SECOND_NS:
-                before = source.interval_ns or step_ns
-                source.interval_ns = before + (min(step_ns, 4 * before) - before) // 4
+                source.interval_ns = _paced(source.interval_ns or step_ns, step_ns)
         source.time_ns = sample.time_ns
         source.heard_ns = max(source.heard_ns, arrival_ns)
         up = sample.measurement != "source" or sample.number("up") == 1.0
@@ -315,6 +317,14 @@ class SilenceTracker:
             for name, (heard_ns, expected_ns, sources) in state["nodes"].items()
         }
         self._started_ns = 0
+
+
+def _paced(interval_ns: int, step_ns: int) -> int:
+    """The learned interval after one more step: quick to grow, slow to shrink, because a source
+    that now and then has more to say is not late when it has not."""
+    if step_ns > interval_ns:
+        return interval_ns + (min(step_ns, 4 * interval_ns) - interval_ns) // 2
+    return interval_ns - (interval_ns - step_ns) // 16
 
 
 # Sources that the head reads about a node; they say nothing about the node's agent.

@@ -43,7 +43,14 @@ def told(tracker: SilenceTracker, second: int) -> list[tuple[str, str, str]]:
 
 @pytest.fixture
 def tracker() -> SilenceTracker:
-    return SilenceTracker()
+    return started()
+
+
+def started(options: SilenceOptions | None = None) -> SilenceTracker:
+    """A tracker that somebody asks since START."""
+    made = SilenceTracker(options)
+    assert made.silences(START) == []
+    return made
 
 
 def test_who_speaks_is_not_silent(tracker: SilenceTracker) -> None:
@@ -163,6 +170,26 @@ def test_our_own_restart_is_not_silence(tracker: SilenceTracker) -> None:
     assert one.since_ns == START + 290 * SECOND
 
 
+def test_history_read_again_after_a_restart_does_not_pass_for_hearing() -> None:
+    """The store is read again before the first judgement; the agents are still on their way."""
+    tracker = SilenceTracker()
+    nodes = [f"n{number}" for number in range(8)]
+    run(tracker, range(0, 300, 10), nodes=nodes)
+    back = 7_500
+    tracker.expect(nodes, START + back * SECOND)
+    assert told(tracker, back) == []
+    assert told(tracker, back + 60) == []
+
+
+def test_a_source_that_now_and_then_says_more_is_not_late(tracker: SilenceTracker) -> None:
+    seconds = [*range(0, 600, 30), *range(600, 606), *range(630, 1_200, 30)]
+    for second in range(1_200):
+        if second in seconds:
+            run(tracker, [second], sources=["kernel_log"])
+        run(tracker, [second], sources=["host"])
+        assert told(tracker, second) == []
+
+
 def test_a_fleet_that_falls_silent_at_once_is_recognised(tracker: SilenceTracker) -> None:
     nodes = [f"n{number}" for number in range(10)]
     tracker.expect(nodes, START)
@@ -196,7 +223,7 @@ def test_a_spool_that_is_emptied_does_not_make_a_source_look_fast(
 
 
 def test_a_source_that_was_switched_off_is_forgotten_in_the_end() -> None:
-    tracker = SilenceTracker(SilenceOptions(forget_seconds=3_600))
+    tracker = started(SilenceOptions(forget_seconds=3_600))
     run(tracker, range(0, 300, 10))
     for second in range(300, 6_000, 10):
         run(tracker, [second], sources=["host"])
