@@ -65,7 +65,7 @@ def load(directory: Path) -> LearnedRisk:
         )
     except OSError as error:
         raise ModelRefused(f"{directory}: {error.strerror or error}") from error
-    except (KeyError, TypeError, json.JSONDecodeError) as error:
+    except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
         raise ModelRefused(f"{directory}/manifest.json is not a manifest: {error!r}") from error
 
 

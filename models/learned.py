@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from collectors.sample import Sample
 from models.dataset import Examples
@@ -80,7 +81,8 @@ class KindModel:
         """Calibrated probability of each row of ``x`` [n, names]."""
         if not len(x):
             return np.zeros(0)
-        raw = self.trees.predict_proba(x)[:, 1]
+        with threadpool_limits(1):
+            raw = self.trees.predict_proba(x)[:, 1]
         return apply_calibration(raw, self.calibration)
 
     def signals(self, x: Floats, most: int = 4) -> tuple[Signal, ...]:
@@ -219,18 +221,8 @@ def train_kind(examples: Examples, seed: int = 0) -> KindModel:
 
     Raises TooFewFailures when either part has too few positives.
     """
-    columns = [
-        index
-        for index, name in enumerate(examples.names)
-        if usable_feature(name) and bool((~np.isnan(examples.x[:, index])).any())
-    ]
-    names = tuple(examples.names[index] for index in columns)
-    x = np.ascontiguousarray(examples.x[:, columns])
-    cut_ns = (
-        np.quantile(examples.times_ns[examples.y > 0], 1 - LATER_SHARE)
-        if (examples.y > 0).any()
-        else 0
-    )
+    failing = examples.y > 0
+    cut_ns = np.quantile(examples.times_ns[failing], 1 - LATER_SHARE) if failing.any() else 0
     early = examples.times_ns <= cut_ns
     counts = (int(examples.y[early].sum()), int(examples.y[~early].sum()))
     if min(counts) < LEAST_POSITIVES:
@@ -238,6 +230,13 @@ def train_kind(examples: Examples, seed: int = 0) -> KindModel:
             f"{examples.kind}: {counts[0]} and {counts[1]} examples of coming failures in the "
             f"earlier and the later part of the time; {LEAST_POSITIVES} are needed in each"
         )
+    columns = [
+        index
+        for index, name in enumerate(examples.names)
+        if usable_feature(name) and _varies(examples.x[early, index])
+    ]
+    names = tuple(examples.names[index] for index in columns)
+    x = np.ascontiguousarray(examples.x[:, columns])
     rising = [1 if name.startswith(RISING) else 0 for name in names]
     trees = HistGradientBoostingClassifier(
         learning_rate=0.06,
@@ -250,8 +249,10 @@ def train_kind(examples: Examples, seed: int = 0) -> KindModel:
         early_stopping=False,
         random_state=seed,
     )
-    trees.fit(x[early], examples.y[early])
-    raw = trees.predict_proba(x[~early])[:, 1]
+    # One thread: on a head that does other work, waiting threads cost more than they gain.
+    with threadpool_limits(1):
+        trees.fit(x[early], examples.y[early])
+        raw = trees.predict_proba(x[~early])[:, 1]
     calibration = fit_calibration(raw, examples.y[~early], examples.weight[~early])
     base_rate = float(np.average(examples.y, weights=examples.weight))
     quiet = x[examples.y == 0]
@@ -260,6 +261,12 @@ def train_kind(examples: Examples, seed: int = 0) -> KindModel:
         typical = np.full(len(names), np.nan)
         typical[known] = np.nanmedian(quiet[:, known], axis=0)
     return KindModel(examples.kind, names, trees, calibration, base_rate, typical)
+
+
+def _varies(values: Floats) -> bool:
+    """Whether there are two different values to tell apart."""
+    known = values[~np.isnan(values)]
+    return len(known) > 0 and float(known.min()) < float(known.max())
 
 
 def fit_calibration(raw: Floats, y: Floats, weight: Floats) -> tuple[float, float, float]:

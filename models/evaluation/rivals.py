@@ -198,7 +198,7 @@ class Forest:
             quiet = np.nan_to_num(some.x[some.y == 0][:, columns])
             if len(quiet) < 100:
                 continue
-            model = IsolationForest(50, max_samples=512, random_state=seed).fit(quiet)
+            model = IsolationForest(n_estimators=50, max_samples=512, random_state=seed).fit(quiet)
             self.kinds[kind] = (columns, model)
 
     def nodes(self, frame: FeatureFrame) -> tuple[list[str], Floats]:

@@ -1,0 +1,94 @@
+"""``tocsin train``: from a telemetry directory to a saved model, with what it was made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from models.artifact import save
+from models.dataset import STEP_NS, Examples, Progress, build, mined
+from models.learned import LearnedRisk, train
+from models.telemetry import Telemetry
+from models.telemetry.truth import iso
+
+SECOND_NS = 1_000_000_000
+
+
+def train_model(
+    directories: Sequence[Path],
+    out: Path | None,
+    *,
+    horizon_seconds: float = 86400.0,
+    negatives_share: float = 0.02,
+    seed: int = 0,
+    step_ns: int = STEP_NS,
+    progress: Progress | None = None,
+) -> tuple[LearnedRisk, dict[str, Any]]:
+    """Trains on one or more directories and saves to ``out`` (None: only returns it).
+
+    Labels come from the events alone; a truth.csv is never looked at. Returns the model and
+    the facts that stand in its manifest. Raises TooFewFailures.
+    """
+    horizon_ns = int(horizon_seconds * SECOND_NS)
+    parts: list[dict[str, Examples]] = []
+    trained: list[dict[str, Any]] = []
+    for directory in directories:
+        telemetry = Telemetry(directory)
+        labels = mined(telemetry)
+        first_ns, last_ns = telemetry.span_ns()
+        parts.append(
+            build(
+                telemetry,
+                horizon_ns=horizon_ns,
+                labels=labels,
+                negatives_share=negatives_share,
+                seed=seed,
+                step_ns=step_ns,
+                progress=progress,
+            )
+        )
+        trained.append(
+            {
+                "telemetry": directory.name,
+                "begin": iso(first_ns),
+                "end": iso(last_ns),
+                "failures": len(labels.failures),
+                "simulated": (directory / "scenario.json").exists(),
+            }
+        )
+    examples = _joined(parts)
+    model, left_out = train(examples, horizon_seconds, seed)
+    model.facts = {
+        "trained_on": trained,
+        "simulated": all(one["simulated"] for one in trained),
+        "seed": seed,
+        "negatives_share": negatives_share,
+        "left_out": left_out,
+        "examples": {
+            kind: {"all": len(some.y), "before_failures": int(some.y.sum())}
+            for kind, some in examples.items()
+        },
+    }
+    if out is not None:
+        save(model, out)
+    return model, model.facts
+
+
+def _joined(parts: Sequence[dict[str, Examples]]) -> dict[str, Examples]:
+    """Examples of several directories as one. Times are kept, so later time stays later."""
+    joined: dict[str, Examples] = {}
+    for kind in sorted({kind for part in parts for kind in part}):
+        some = [part[kind] for part in parts if kind in part]
+        joined[kind] = Examples(
+            kind,
+            some[0].names,
+            np.concatenate([one.x for one in some]),
+            np.concatenate([one.y for one in some]),
+            np.concatenate([one.weight for one in some]),
+            np.concatenate([one.times_ns for one in some]),
+            tuple(node for one in some for node in one.nodes),
+        )
+    return joined
