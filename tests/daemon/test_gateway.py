@@ -2,6 +2,7 @@ import asyncio
 import base64
 import gzip
 import json
+import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -394,3 +395,29 @@ async def test_what_a_refused_line_holds_cannot_break_the_answer(head: Head, odd
     assert answer["refused"]
     assert headers["X-Influxdb-Error"].isprintable()
     assert "Set-Cookie" not in headers
+
+
+async def test_any_body_is_answered_in_words_and_never_with_500(head: Head) -> None:
+    rng = random.Random(17)
+    pieces = [b"host,node=n1 ", b"load_1m=1", b" ", b"\n", b'"', b"\\", b",", b"=", b"\xff", b"\0"]
+    pieces += [
+        b"1780000000000000000",
+        b"event,node=n1,kind=x ",
+        b'text="a',
+        b"9" * 30,
+        b"\xed\xa0\x80",
+    ]
+    statuses = set()
+    for number in range(200):
+        body = b"".join(rng.choices(pieces, k=rng.randrange(1, 25)))
+        if number % 5 == 0:
+            body = gzip.compress(body)[: rng.randrange(5, 200)]
+        status, answer, _ = await post(
+            head, body, RELAY_TOKEN, headers={"Content-Encoding": "gzip"}
+        )
+        assert status in (204, 400), (body, answer)
+        assert status == 204 or answer["message"]
+        statuses.add(status)
+    assert statuses == {204, 400}
+    head.store.roll(2**62, everything=True)
+    assert not list((head.store.directory / "damaged").iterdir())
