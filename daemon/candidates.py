@@ -39,9 +39,11 @@ class Candidate:
     beside: tuple[str, ...] = ()  # what else stands against the node
 
     @property
-    def order(self) -> tuple[int, int, int]:
+    def order(self) -> tuple[int, int, int, int]:
         """Sorts facts, the gravest and the oldest first."""
-        return (-int(self.voice == "fact"), -self.severity, self.onset_ns)
+        # Of two witnesses of one fault the kernel's Xid tells more than "lost" does.
+        other = int(self.rule != "xid")
+        return (-int(self.voice == "fact"), -self.severity, other, self.onset_ns)
 
 
 def of_facts(facts: Iterable[Fact], risks: Mapping[str, float]) -> list[Candidate]:
@@ -191,7 +193,8 @@ def reason_of(candidate: Candidate, ids: Iterable[str], risk: float | None) -> s
     parts = [
         f"{head_of_reason(candidate.code, candidate.device)} {name}",
         candidate.text.replace(";", ",")[:110],
-        f"risk {probability:.2f}/{_horizon(candidate)}" if probability is not None else "",
+        # A risk that rounds to nothing says nothing beside a fact.
+        f"risk {probability:.2f}/{_horizon(candidate)}" if (probability or 0.0) >= 0.005 else "",
         f"tocsin explain {name}",
     ]
     return plain_text("; ".join(part for part in parts if part))

@@ -17,6 +17,7 @@ from daemon.agent_options import AgentOptions
 from daemon.alerts import AlertOptions
 from daemon.decisions import Mode
 from daemon.gateway import GatewayOptions
+from daemon.groups import configured
 from daemon.limits import Limits
 from daemon.listen import Address
 from daemon.settings import ConfigError, Fault, Section, load
@@ -115,7 +116,15 @@ class Config(Section):
     influxdb: InfluxOptions = InfluxOptions()
     alerts: AlertOptions = AlertOptions()
     page: PageSection = PageSection()
+    # Racks, power feeds and the like: [groups.rack] r07 = "gpu[097-112]".
+    groups: dict[str, dict[str, str]] = Field(default_factory=dict)
     agent: AgentSection = Field(default_factory=lambda: AgentSection())
+
+    @field_validator("groups")
+    @classmethod
+    def _host_lists(cls, value: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+        configured(value)
+        return value
 
 
 def read(file: Path | None, role: str) -> Config:

@@ -16,6 +16,7 @@ import contextlib
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar, TypeVarTuple
 
@@ -30,10 +31,11 @@ from daemon.alerts import Alerts, make_webhook
 from daemon.cases import LedgerView
 from daemon.clock import Clock
 from daemon.config import Config
-from daemon.decisions import Decision
+from daemon.decisions import Action, Decision
 from daemon.drains import Drains, Returned
 from daemon.fleet import FleetPoints
 from daemon.gateway import BatchKey, Gateway
+from daemon.groups import Groups, configured, joined, of_features
 from daemon.latest import Latest
 from daemon.ledger import Ledger
 from daemon.points import (
@@ -47,8 +49,8 @@ from daemon.points import (
 from daemon.policy import Situation, decide
 from daemon.recovery import restore, save
 from daemon.schedule import Schedule
-from daemon.slurm.adapter import SlurmAdapter
-from daemon.source_loop import SourceLoop, is_urgent
+from daemon.slurm.adapter import SlurmAdapter, SlurmError
+from daemon.source_loop import DirectOutlet, SourceLoop, is_urgent
 from daemon.sources import make_all
 from daemon.store.commit import GroupCommit
 from daemon.store.embedded import Store
@@ -62,6 +64,8 @@ from models.voices import Risk
 from models.watch import Judgement, Watch
 
 log = structlog.get_logger("tocsin.head")
+
+_SELF = (HEAD_NODE, "agent")
 
 Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")
@@ -116,13 +120,14 @@ class Head:
         self.schedule = Schedule(speed=speed, rng=rng)
         self.flow = Flow()
         self.latest = Latest()
+        self._configured_groups = configured(config.groups)
         self.fleet = FleetPoints()
         self.upkeep = Upkeep(
             self.store.directory, config.store, self.store.event_table, self.store.marks
         )
         self.sink = InfluxSink(self.store, config.influxdb) if config.influxdb.url else None
         self.loops = [
-            SourceLoop(source, HEAD_NODE, HeadOutlet(self), clock.now_ns)
+            SourceLoop(source, HEAD_NODE, DirectOutlet(self.keep, self.wake), clock.now_ns)
             for source in make_all(
                 config.head.sources, HEAD_NODE, self.state_dir, now_ns=clock.now_ns
             )
@@ -318,13 +323,16 @@ class Head:
             judgement = await loop.run_in_executor(
                 self._watch_thread, self.watch.judge, now_ns, expected
             )
-            self.judgement = judgement
+            # Our own sources are told by their faults; the head itself is no silent node.
+            heard = [one for one in judgement.silences if (one.node, one.cause) != _SELF]
+            self.judgement = judgement = replace(judgement, silences=tuple(heard))
             self.risk_of = risks_by_node(judgement.risks)
             self.decisions = await self.by_hand(self._decide_and_act, now_ns)
             # Silences have an alert of their own, with a time to settle.
             spoken = [one for one in self.decisions if one.voice != "silence"]
+            out = {name for name, node in self.nodes.items() if node.drain or node.down}
             self.active = active_alerts(
-                spoken, judgement.silences, len(self.nodes), now_ns, self.config.alerts
+                spoken, judgement.silences, len(self.nodes), now_ns, self.config.alerts, out
             )
             await self.by_hand(self.alerts.update, self.active, now_ns)
             self.flow.mark(self.clock.monotonic())
@@ -341,7 +349,18 @@ class Head:
             silences=judgement.silences,
             risks=judgement.risks,
             coverage=judgement.coverage,
+            groups=self.groups(),
         )
+
+    def groups(self) -> Groups:
+        """The groups of each node: as configured, by Slurm's features, by the fabric."""
+        found = [self._configured_groups]
+        found.append(of_features({name: one.features for name, one in self.nodes.items()}))
+        for loop in self.loops:
+            told = getattr(loop.source, "groups", None)
+            if told is not None:
+                found.append(told())
+        return joined(*found)
 
     def _decide_and_act(self, now_ns: int) -> tuple[Decision, ...]:
         """In the hand thread: nothing else writes to ledger or Slurm meanwhile."""
@@ -350,6 +369,11 @@ class Head:
             self.situation(), config.policy, self.ledger.view(now_ns), config.mode, now_ns
         )
         final = tuple(self.drains.carry_out(decisions, now_ns))
+        fresh = [one.node for one in final if one.action is Action.DRAIN and one.guard is None]
+        if fresh:
+            # People who look now should see the reason, not wait for the next reading.
+            with contextlib.suppress(SlurmError):
+                self.nodes = {**self.nodes, **self.adapter.nodes(fresh)}
         self.look_at_ledger()
         return final
 
@@ -449,7 +473,7 @@ class Head:
     def store_words(self) -> str:
         """How the store fares, in a few words."""
         counts = self.store.counts
-        words = f"embedded, {counts.values} values in {counts.commits} commits"
+        words = f"embedded, {counts.samples} readings since the start"
         if counts.fault:
             words = f"embedded: {counts.fault}"
         if self.sink is not None:
@@ -463,23 +487,3 @@ def store_directory(config: Config) -> Path:
     if "directory" in config.store.model_fields_set:
         return config.store.directory
     return config.head.state_dir / "store"
-
-
-class HeadOutlet:
-    """Where the head's own sources hand on: store, watch and, if urgent, the judge."""
-
-    def __init__(self, head: Head) -> None:
-        self._head = head
-
-    async def add(self, samples: Sequence[Sample]) -> None:
-        """Keeps samples."""
-        await self._head.keep(samples)
-
-    async def now(
-        self, samples: Sequence[Sample], urgent: bool, saved: Callable[[], None] | None
-    ) -> None:
-        """Keeps samples and wakes the judge; ``saved`` once they are durable."""
-        if await self._head.keep(samples) and saved is not None:
-            await asyncio.to_thread(saved)
-        if urgent:
-            self._head.wake()

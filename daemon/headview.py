@@ -35,6 +35,7 @@ from daemon.page.view import (
     SlurmView,
     SourceView,
     UnknownSubject,
+    iso,
 )
 from daemon.points import HEAD_NODE
 from daemon.policy import explain_node
@@ -174,7 +175,7 @@ class HeadEyes:
                 )
                 for source, one in sorted(now.sources.items())
             ),
-            verdict=explanation.sentences[0] if explanation.sentences else explanation.title,
+            verdict=self._verdict(name, explanation),
             timeline=explanation.timeline
             if explanation.decision is None
             else await self._hand(self._timeline, name),
@@ -182,6 +183,21 @@ class HeadEyes:
             partitions=state.partitions,
             jobs=state.jobs,
         )
+
+    def _verdict(self, name: str, explanation: Explanation) -> str:
+        """One sentence: why it is, or is not, drained."""
+        head = self._head
+        held = head.view.held.get(name)
+        if held is None:
+            told = explanation.decision
+            if told is not None and told.guard:
+                return f"Not drained: guard {told.guard} said no: {told.guard_text}."
+            return explanation.sentences[0] if explanation.sentences else explanation.title
+        text = explanation.inputs.get("text") or held.code
+        jobs = head.nodes[name].jobs
+        rest = f" {len(jobs)} job{'s' * (len(jobs) != 1)} run on to the end." if jobs else ""
+        since = iso(held.intent_ns or held.created_ns)[11:19]
+        return f"Drained by tocsin since {since}: {held.device} {text} ({held.code}).{rest}"
 
     async def decisions(self, limit: int, node: str = "") -> Sequence[DecisionView]:
         """The newest decisions, newest first."""

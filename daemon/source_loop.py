@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from collectors.sample import Batch, Cycle, Sample, Source, source_reading
@@ -37,6 +37,32 @@ class Outlet(Protocol):
     ) -> None:
         """Samples that go at once; ``saved`` is called when they cannot be lost any more."""
         ...
+
+
+class DirectOutlet:
+    """The head's outlet: straight to its store and watch, without a spool between.
+
+    ``keep`` answers whether the samples are durable; ``wake`` has everything judged at once.
+    """
+
+    def __init__(
+        self, keep: Callable[[Sequence[Sample]], Awaitable[bool]], wake: Callable[[], None]
+    ) -> None:
+        self._keep = keep
+        self._wake = wake
+
+    async def add(self, samples: Sequence[Sample]) -> None:
+        """Keeps samples."""
+        await self._keep(samples)
+
+    async def now(
+        self, samples: Sequence[Sample], urgent: bool, saved: Callable[[], None] | None
+    ) -> None:
+        """Keeps samples; ``saved`` once they are durable; an urgent one is judged at once."""
+        if await self._keep(samples) and saved is not None:
+            await asyncio.to_thread(saved)
+        if urgent:
+            self._wake()
 
 
 class SourceLoop:
