@@ -8,6 +8,7 @@ read it, and put back. Where the log cannot be read, ``describe`` says so.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -38,10 +39,12 @@ from daemon.slurm.adapter import (
     same_reason,
 )
 from daemon.slurm.controller_log import ControllerLog, Foreign, Position, overwritten
-from daemon.slurm.session import Session, SessionError
+from daemon.slurm.session import OneByOne, Session, SessionError, Talks
 
 # A node named in one command; scontrol takes lines far longer, slurmctld too.
 NAMES_PER_WRITE = 2000
+# How long scontrol may take to start; it asks slurmctld nothing to do so.
+READY_SECONDS = 5.0
 # Groups that are looked at together at most.
 ROUND_LIMIT = 50
 
@@ -116,6 +119,7 @@ class CliAdapter:
         *,
         log: Path | None = None,
         window: Callable[[], None] = _no_window,
+        interactive: bool = True,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         options = options or Options()
@@ -123,6 +127,7 @@ class CliAdapter:
         self._runner = runner or Runner()
         self._deadline_seconds = options.deadline_seconds
         self._window = window
+        self._interactive = interactive
         self._monotonic = monotonic
         self.reader = SlurmReader(self._tools, self._runner, monotonic)
         self._log = ControllerLog(log) if log else None
@@ -160,6 +165,8 @@ class CliAdapter:
             self._tools.command("scontrol", "--version"), deadline_seconds=5.0
         )
         lines = [f"Slurm by its own commands: {version.text().strip() or version.fault}"]
+        if not self._interactive:
+            lines.append("scontrol takes no commands over a pipe: look and write are 10 ms apart")
         log = self._controller_log()
         if log.position() is None:
             lines.append(
@@ -202,7 +209,7 @@ class CliAdapter:
         self._check_conf()
         log = self._controller_log()
         try:
-            with Session(self._argv(), self._tools.environment(), self._monotonic) as session:
+            with contextlib.closing(self._talk()) as session:
                 written = self._rounds(session, write, _split(values), check, log, tally)
                 if written:
                     self._read_back(session, write, written, tally)
@@ -219,7 +226,7 @@ class CliAdapter:
 
     def _rounds(
         self,
-        session: Session,
+        session: Talks,
         write: _Write,
         groups: list[_Group],
         check: Check,
@@ -257,7 +264,7 @@ class CliAdapter:
         return written
 
     def _allowed(
-        self, session: Session, groups: list[_Group], check: Check, tally: _Tally
+        self, session: Talks, groups: list[_Group], check: Check, tally: _Tally
     ) -> list[_Group]:
         """Looks, and leaves what the caller's check lets pass."""
         nodes = self._look(session, [name for _, names in groups for name in names])
@@ -276,7 +283,7 @@ class CliAdapter:
         return allowed
 
     def _send(
-        self, session: Session, write: _Write, value: str, names: list[str], tally: _Tally
+        self, session: Talks, write: _Write, value: str, names: list[str], tally: _Tally
     ) -> None:
         """Sends one request. From here on it may have happened, until we know better."""
         command = write.command(compress(names), value)
@@ -302,7 +309,7 @@ class CliAdapter:
             raise SessionError(result.fault, True)
         return "" if result.ok else result.stderr.decode("utf-8", "replace")
 
-    def _look(self, session: Session, names: list[str]) -> Nodes:
+    def _look(self, session: Talks, names: list[str]) -> Nodes:
         try:
             said = session.ask(f"show node {compress(names)}", self._deadline_seconds)
         except SessionError as error:
@@ -315,7 +322,7 @@ class CliAdapter:
         return nodes
 
     def _read_back(
-        self, session: Session, write: _Write, written: Mapping[str, str], tally: _Tally
+        self, session: Talks, write: _Write, written: Mapping[str, str], tally: _Tally
     ) -> None:
         nodes: Nodes | None
         try:
@@ -342,7 +349,7 @@ class CliAdapter:
 
     def _mend(
         self,
-        session: Session,
+        session: Talks,
         log: ControllerLog,
         begin: Position | None,
         ours: str,
@@ -362,7 +369,7 @@ class CliAdapter:
             else:
                 tally.lost[name] = foreign.reason
 
-    def _put_back(self, session: Session, name: str, ours: str, foreign: Foreign) -> bool:
+    def _put_back(self, session: Talks, name: str, ours: str, foreign: Foreign) -> bool:
         """Gives ``name`` back to whoever set ``foreign``, unless it has changed again since."""
         try:
             node = self._look(session, [name]).get(name)
@@ -384,8 +391,19 @@ class CliAdapter:
 
     # ---- plumbing ----------------------------------------------------------------------------
 
-    def _argv(self) -> list[str]:
-        return self._tools.command("scontrol", "--oneliner", "--detail", "--all")
+    def _talk(self) -> Talks:
+        """A session over one pipe; where scontrol does not take to that, a process a command."""
+        argv = self._tools.command("scontrol", "--oneliner", "--detail", "--all")
+        environment = self._tools.environment()
+        if self._interactive:
+            session = Session(argv, environment, self._monotonic)
+            try:
+                session.ready(READY_SECONDS)
+                return session
+            except SessionError:
+                session.close()
+                self._interactive = False
+        return OneByOne(argv, environment, self._runner)
 
     def _check_conf(self) -> None:
         try:
@@ -446,6 +464,8 @@ def _refusal(said: str) -> SlurmError:
 
 def _quotable(reason: str) -> str | None:
     """A person's reason as one word of scontrol's command line; None where it cannot be one."""
+    if "\\" in reason:
+        return None
     if '"' not in reason:
         return f'"{reason}"'
     if "'" not in reason:

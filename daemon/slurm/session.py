@@ -11,15 +11,18 @@ import contextlib
 import os
 import re
 import selectors
+import shlex
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
+from typing import Protocol
+
+from collectors.command import Runner
 
 # 10,000 nodes as text are about 10 MB.
 ANSWER_LIMIT_BYTES = 128 * 1024 * 1024
-_MARK = re.compile(rb"^slurm[-a-z]* \d+\.\d+[^\n]*\n", re.MULTILINE)
+_MARK = re.compile(rb"^(?:scontrol: ?)*slurm[-a-z]* \d+\.\d+[^\n]*\n", re.MULTILINE)
 _PROMPT = re.compile(r"^(?:scontrol: ?)+")
 _ECHO = re.compile(r"^(?:update |show |version\b)")
 _MARK_LIMIT_BYTES = 200
@@ -33,8 +36,53 @@ class SessionError(Exception):
         super().__init__(text)
 
 
+class Talks(Protocol):
+    """A way to give scontrol one command after another."""
+
+    def ready(self, deadline_seconds: float) -> None:
+        """Waits until commands are taken. Raises SessionError."""
+        ...
+
+    def ask(self, command: str, deadline_seconds: float) -> str:
+        """What scontrol printed for ``command``. Raises SessionError."""
+        ...
+
+    def close(self) -> None:
+        """Ends it."""
+        ...
+
+
+class OneByOne:
+    """A process a command, for a scontrol that cannot be talked to over a pipe."""
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str], runner: Runner) -> None:
+        self._argv = list(argv)
+        self._env = dict(env)
+        self._runner = runner
+
+    def ready(self, deadline_seconds: float) -> None:
+        """Always."""
+
+    def ask(self, command: str, deadline_seconds: float) -> str:
+        """See Talks."""
+        result = self._runner.run(
+            [*self._argv, *shlex.split(command)],
+            deadline_seconds=deadline_seconds,
+            kind="slurm-scontrol",
+            env=self._env,
+            output_bytes=ANSWER_LIMIT_BYTES,
+        )
+        if result.status != "ended":
+            raise SessionError(result.fault, result.status in ("timeout", "stuck"))
+        said = result.text() + result.stderr.decode("utf-8", "replace")
+        return "\n".join(line for line in said.splitlines() if line.strip())
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
 class Session:
-    """A context manager. Not for use from two threads at once."""
+    """One scontrol process. Not for use from two threads at once."""
 
     def __init__(
         self,
@@ -63,16 +111,17 @@ class Session:
         os.set_blocking(self._process.stdout.fileno(), False)
         self._selector.register(self._process.stdout, selectors.EVENT_READ)
 
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+    def ready(self, deadline_seconds: float) -> None:
+        """Waits until scontrol has started, so that its start is in nobody's window."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(b"version\n")
+        except OSError as error:
+            raise SessionError("scontrol has ended", False) from error
+        try:
+            self._until_mark(self._monotonic() + deadline_seconds, "version")
+        except SessionError as error:
+            raise SessionError(str(error), False) from error
 
     def ask(self, command: str, deadline_seconds: float) -> str:
         """What scontrol printed for ``command``. Raises SessionError."""

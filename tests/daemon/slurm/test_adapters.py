@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Protocol
 
 import pytest
@@ -60,9 +63,9 @@ def simulated_world() -> World:
     return world
 
 
-def cli_world(cluster: Cluster) -> World:
+def cli_world(cluster: Cluster, interactive: bool) -> World:
     world = World()
-    world.adapter = CliAdapter(window=lambda: world.window())
+    world.adapter = CliAdapter(window=lambda: world.window(), interactive=interactive)
 
     def person(name: str, *, state: str = "", reason: str = "") -> None:
         settings = {key: value for key, value in (("state", state), ("reason", reason)) if value}
@@ -72,12 +75,18 @@ def cli_world(cluster: Cluster) -> World:
     return world
 
 
-@pytest.fixture(params=["simulated", pytest.param("cli", marks=pytest.mark.slurm)])
+@pytest.fixture(
+    params=[
+        "simulated",
+        pytest.param("cli", marks=pytest.mark.slurm),
+        pytest.param("cli one by one", marks=pytest.mark.slurm),
+    ]
+)
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     if request.param == "simulated":
         made = simulated_world()
     else:
-        made = cli_world(request.getfixturevalue("slurm"))
+        made = cli_world(request.getfixturevalue("slurm"), request.param == "cli")
     yield made
     made.adapter.close()
 
@@ -244,6 +253,24 @@ def test_the_window_is_measured(slurm: Cluster) -> None:
     adapter = CliAdapter()
     outcome = adapter.drain({"n1": OURS}, free)
     assert 0 < outcome.window_seconds < 0.5
+
+
+@pytest.mark.slurm
+def test_a_scontrol_that_takes_no_commands_over_a_pipe_is_started_for_each(
+    slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = shutil.which("scontrol")
+    deaf = tmp_path / "scontrol"
+    deaf.write_text(
+        '#!/bin/sh\ncase "$*" in *show*|*update*|*--version*) exec '
+        f'{real} "$@";; esac\nexec sleep 60\n'
+    )
+    deaf.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr("daemon.slurm.cli.READY_SECONDS", 0.3)
+    adapter = CliAdapter()
+    assert set(adapter.drain({"n1": OURS}, free).done) == {"n1"}
+    assert any("no commands over a pipe" in line for line in adapter.describe())
 
 
 def test_reasons_are_compared_whole_but_for_what_slurm_appends() -> None:
