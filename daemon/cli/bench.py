@@ -41,7 +41,14 @@ def _gateway(folder: Path, nodes: int, steps: int) -> Iterator[Figure]:
     yield from bench_gateway(folder / "gateway", nodes, max(1, min(steps, 5)))
 
 
-BENCHES: dict[str, Bench] = {"store": _store, "gateway": _gateway}
+def _agent(folder: Path, nodes: int, steps: int) -> Iterator[Figure]:
+    from daemon.bench.agent import bench_agent
+
+    del nodes
+    yield from bench_agent(folder / "agent", max(30.0, float(steps)))
+
+
+BENCHES: dict[str, Bench] = {"agent": _agent, "store": _store, "gateway": _gateway}
 
 
 def options(parser: argparse.ArgumentParser, verb: str) -> None:
