@@ -5,9 +5,8 @@ Every number has its unit in its name. Shares are of all nodes that Slurm knows.
 
 from __future__ import annotations
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
-from collectors.hostlist import expand
 from daemon.decisions import Mode
 from daemon.jobcare import JobCare
 from daemon.settings import Section
@@ -53,9 +52,6 @@ class Limits(Section):
     # The same, counted in one rack, leaf switch, PDU, job or driver version.
     common_cause_group_nodes: int = Field(default=6, ge=1, le=100_000)
 
-    # What nodes share: "rack r7" = "gpu-[0049-0056]". Slurm's leaf switches come by themselves.
-    groups: dict[str, str] = Field(default_factory=dict)
-
     # The breaker opens, and no node is drained until a person closes it, when within its
     # window so many drains were made, or so many of them were called wrong, or so many nodes
     # ask for a drain at once.
@@ -84,13 +80,6 @@ class Limits(Section):
 
     # What is done for the jobs on a node that is drained.
     jobs: JobCare = JobCare()
-
-    @field_validator("groups")
-    @classmethod
-    def _host_lists(cls, value: dict[str, str]) -> dict[str, str]:
-        for names in value.values():
-            expand(names)
-        return value
 
     def mode_of(self, rule: str, voice: str, daemon: Mode) -> Mode:
         """The mode that holds for ``rule``: the most careful of the daemon's and its own.

@@ -1,14 +1,12 @@
-"""Racks and leaf switches, from configuration and from Slurm's topology."""
+"""Leaf switches from Slurm's topology, and repeat offenders."""
 
 from __future__ import annotations
 
 import pytest
-from pydantic import ValidationError
 
 from daemon.cases import LedgerView
-from daemon.groups import leaf_switches, of_nodes
-from daemon.limits import Limits
 from daemon.slurm.cli import CliAdapter
+from daemon.slurm.topology import leaf_switches, of_topology
 from tests.daemon.test_policy import NOW_NS, judge, lost
 from tests.testbed.slurm.cluster import Cluster
 
@@ -25,25 +23,21 @@ FILE = (
 
 def test_leaf_switches_of_both_forms() -> None:
     four = ["n1", "n2", "n3", "n4"]
-    assert leaf_switches(SHOWN) == {"switch leaf1": four, "switch leaf2": ["n5", "n6", "n7", "n8"]}
-    assert leaf_switches(FILE) == {"switch leaf1": four, "block b1": ["n1", "n2"]}
+    assert leaf_switches(SHOWN) == {"leaf leaf1": four, "leaf leaf2": ["n5", "n6", "n7", "n8"]}
+    assert leaf_switches(FILE) == {"leaf leaf1": four, "block b1": ["n1", "n2"]}
     assert leaf_switches("garbage \x00 = Nodes=") == {}
 
 
-def test_groups_of_nodes_from_configuration_and_topology() -> None:
+def test_nodes_know_their_leaf_and_block() -> None:
     nodes = [f"n{i}" for i in range(1, 9)]
-    groups = of_nodes(nodes, {"rack r1": "n[1-2],gone", "alone": "n8"}, SHOWN)
-    assert groups["n1"] == ("rack r1", "switch leaf1")
-    assert groups["n8"] == ("switch leaf2",)
+    groups = of_topology(SHOWN + "BlockName=b1 Nodes=n[1-2],gone\n", nodes)
+    assert groups["n1"] == ("block b1", "leaf leaf1")
+    assert groups["n8"] == ("leaf leaf2",)
 
 
-def test_a_group_that_is_the_whole_cluster_is_none() -> None:
-    assert of_nodes(["n1", "n2"], {}, "SwitchName=s Level=0 Nodes=n[1-2]") == {}
-
-
-def test_a_group_that_is_no_host_list_is_refused() -> None:
-    with pytest.raises(ValidationError):
-        Limits(groups={"rack r1": "n[1-"})
+def test_a_group_that_is_the_whole_cluster_or_one_node_is_none() -> None:
+    assert of_topology("SwitchName=s Level=0 Nodes=n[1-2]", ["n1", "n2"]) == {}
+    assert of_topology("SwitchName=s Level=0 Nodes=n1", ["n1", "n2"]) == {}
 
 
 def test_a_repeat_offender_is_advised_to_be_replaced() -> None:
@@ -64,6 +58,6 @@ def test_the_topology_of_a_real_controller(slurm_start) -> None:  # type: ignore
     cluster.stop_controller()
     cluster.start_controller()
     assert leaf_switches(CliAdapter().topology()) == {
-        "switch leaf1": ["n1"],
-        "switch leaf2": ["n2"],
+        "leaf leaf1": ["n1"],
+        "leaf leaf2": ["n2"],
     }
