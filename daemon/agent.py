@@ -18,6 +18,7 @@ import random
 import resource
 import signal
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -26,7 +27,8 @@ import aiohttp
 from collectors.lines import encode
 from collectors.sample import Metric, Sample, Source, sample, source_reading
 from daemon.agent_options import AgentOptions
-from daemon.schedule import Schedule
+from daemon.lane import Lane
+from daemon.schedule import OwnThread, Schedule
 from daemon.source_loop import READING_PERIOD_SECONDS, SourceLoop
 from daemon.spool import Entry, Spool
 from daemon.uplink import Uplink, client_tls
@@ -35,6 +37,8 @@ log = logging.getLogger("tocsin.agent")
 
 # Batches are cut at this many samples, far below what any gateway refuses.
 BATCH_SAMPLES = 5_000
+# A source may take so long to write down how far it was read before others go on.
+ACKNOWLEDGE_DEADLINE_SECONDS = 3.0
 
 METRICS: tuple[Metric, ...] = (
     Metric("source", "up", "state", "1 when the source could be read", 0, 1),
@@ -53,14 +57,18 @@ METRICS: tuple[Metric, ...] = (
 
 @dataclass
 class Outbox:
-    """Turns samples into batches in two spools: ``urgent``, which is sent first, and ``normal``."""
+    """Turns samples into batches in two lanes: ``urgent``, which is sent first, and ``normal``."""
 
-    normal: Spool
-    urgent: Spool
+    normal: Lane
+    urgent: Lane
     now_ns: Callable[[], int]
     pending: list[Sample] = field(default_factory=list)
     on_batch: Callable[[bool], None] = lambda urgent: None
     unsaved: dict[str, list[Callable[[], None]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._teller = OwnThread("tocsin-acknowledge")
+        self._owed: deque[Callable[[], None]] = deque()
 
     async def add(self, samples: Sequence[Sample]) -> None:
         """Keeps samples for the next batch; cuts one when enough are there."""
@@ -82,27 +90,48 @@ class Outbox:
         if saved is None:
             return
         if durable:
-            await asyncio.to_thread(saved)
+            self._owed.append(saved)
+            await self._settle()
         else:
             self.unsaved.setdefault(key, []).append(saved)
 
     def sent(self, entry: Entry) -> None:
         """The head has ``entry``: what only memory held counts as saved now."""
-        for saved in self.unsaved.pop(entry.key, []):
-            saved()
+        self._owed.extend(self.unsaved.pop(entry.key, []))
+        self._next_owed()
+
+    async def _settle(self) -> None:
+        """Tells sources that their batches are safe, and waits for a moment until they know."""
+        told = self._next_owed()
+        if told is not None:
+            await asyncio.wait({told}, timeout=ACKNOWLEDGE_DEADLINE_SECONDS)
+
+    def _next_owed(self) -> asyncio.Future[None] | None:
+        # In a thread of its own: a source writes its cursor then, and a disk can hang.
+        if not self._owed or self._teller.busy:
+            return None
+        told = self._teller.submit(self._owed.popleft())
+        told.add_done_callback(self._told)
+        return told
+
+    def _told(self, told: asyncio.Future[None]) -> None:
+        if not told.cancelled() and (error := told.exception()) is not None:
+            log.error("a source could not note how far it was read: %s", error)
+        self._next_owed()
 
     async def _keep(self, samples: Sequence[Sample], urgent: bool) -> tuple[bool, str]:
-        spool = self.urgent if urgent else self.normal
-        body = encode(samples)
+        lane = self.urgent if urgent else self.normal
+        body = await asyncio.to_thread(_packed, samples)
         if not body:
             return True, ""
-
-        def keep() -> tuple[bool, str]:
-            return spool.keep(gzip.compress(body, 6), len(samples), self.now_ns())
-
-        kept = await asyncio.to_thread(keep)
+        kept = await lane.keep(body, len(samples), self.now_ns())
         self.on_batch(urgent)
         return kept
+
+
+def _packed(samples: Sequence[Sample]) -> bytes:
+    body = encode(samples)
+    return gzip.compress(body, 6) if body else b""
 
 
 class Agent:
@@ -126,7 +155,8 @@ class Agent:
         self.urgent = Spool(
             spool.directory / "urgent", spool.limit_bytes // 8, spool.limit_age_seconds
         )
-        self.outbox = Outbox(self.normal, self.urgent, now_ns)
+        self.lanes = (Lane(self.urgent), Lane(self.normal))
+        self.outbox = Outbox(self.lanes[1], self.lanes[0], now_ns)
         self.loops = [SourceLoop(s, options.node, self.outbox, now_ns) for s in sources]
         self.schedule = Schedule(rng=self.rng)
         self.uplinks: tuple[Uplink, ...] = ()
@@ -157,12 +187,12 @@ class Agent:
         tls = client_tls(options)
         quarantine = self.options.spool.directory / "quarantine.lines"
         lanes = (
-            (self.urgent, options.urgent_backoff_limit_seconds, 0.0),
-            (self.normal, options.backoff_limit_seconds, 1 / options.drain_batches_per_second),
+            (self.lanes[0], options.urgent_backoff_limit_seconds, 0.0),
+            (self.lanes[1], options.backoff_limit_seconds, 1 / options.drain_batches_per_second),
         )
         return tuple(
             Uplink(
-                spool,
+                lane,
                 session,
                 options,
                 quarantine,
@@ -172,7 +202,7 @@ class Agent:
                 rng=self.rng,
                 tls=tls,
             )
-            for spool, limit_seconds, pause_seconds in lanes
+            for lane, limit_seconds, pause_seconds in lanes
         )
 
     def _schedule(self, batch_seconds: float) -> None:
@@ -203,12 +233,12 @@ class Agent:
         batches = size = dropped = sent = quarantined = 0
         faults: list[str] = []
         last_good = None
-        for spool in (self.urgent, self.normal):
-            waiting = spool.waiting()
+        for lane in self.lanes:
+            waiting = lane.waiting()
             batches, size = batches + waiting[0], size + waiting[1]
-            dropped += spool.counts.dropped_samples
-            sent += spool.counts.sent_samples
-            faults.append(spool.counts.fault)
+            dropped += lane.dropped_samples
+            sent += lane.sent_samples
+            faults.append(lane.fault())
         for uplink in self.uplinks:
             quarantined += uplink.counts.quarantined_lines
             faults.append(uplink.counts.fault)
@@ -252,8 +282,8 @@ class Agent:
             async with asyncio.timeout(3.0):
                 for uplink in self.uplinks:
                     await uplink.drain()
-        self.urgent.close()
-        self.normal.close()
+        for lane in self.lanes:
+            lane.close()
 
 
 async def run_agent(

@@ -13,12 +13,15 @@ import aiohttp
 
 from daemon.agent_options import UplinkOptions
 from daemon.delivery import Answer, Delivery, DeliveryCounts, retry_after_seconds
-from daemon.spool import Entry, Spool
+from daemon.lane import Lane
+from daemon.schedule import OwnThread
+from daemon.spool import Entry
 
 BATCH_HEADER = "X-Tocsin-Batch"
 WRITE_PATH = "/api/v2/write"
 _ANSWER_LIMIT_BYTES = 1024 * 1024
 _SECRET_LIMIT_BYTES = 4096
+_TOKEN_DEADLINE_SECONDS = 3.0
 
 
 class TokenError(Exception):
@@ -54,9 +57,9 @@ def client_tls(options: UplinkOptions) -> ssl.SSLContext | bool:
 
 @dataclass
 class Uplink:
-    """Drains one spool. Two of them share a session: one for urgent batches, one for the rest."""
+    """Drains one lane. Two of them share a session: one for urgent batches, one for the rest."""
 
-    spool: Spool
+    lane: Lane
     session: aiohttp.ClientSession
     options: UplinkOptions
     quarantine: Path
@@ -69,6 +72,9 @@ class Uplink:
 
     def __post_init__(self) -> None:
         self._wake = asyncio.Event()
+        self._token = ""
+        self._reader = OwnThread("tocsin-token")
+        self.lane.on_back = self._wake.set
         self.delivery = Delivery(
             self._post,
             f"head {self.options.head_url}",
@@ -91,7 +97,7 @@ class Uplink:
         """Sends for ever; cancel it to stop. A batch being sent then stays in the spool."""
         while True:
             self._wake.clear()
-            entry = await asyncio.to_thread(self.spool.oldest, self.now_ns())
+            entry = await self.lane.oldest(self.now_ns())
             if entry is None:
                 await self._wake.wait()
                 continue
@@ -100,7 +106,7 @@ class Uplink:
 
     async def drain(self) -> bool:
         """Sends what waits until the spool is empty or a batch fails; True when empty."""
-        while (entry := await asyncio.to_thread(self.spool.oldest, self.now_ns())) is not None:
+        while (entry := await self.lane.oldest(self.now_ns())) is not None:
             if await self._deliver(entry) is not None:
                 return False
         return True
@@ -108,15 +114,27 @@ class Uplink:
     async def _deliver(self, entry: Entry) -> float | None:
         delay_seconds = await self.delivery.send(entry.body, entry.key)
         if delay_seconds is None:
-            await asyncio.to_thread(self.spool.done, entry)
+            await self.lane.done(entry)
             self.on_done(entry)
         return delay_seconds
+
+    async def _read_token(self) -> str:
+        """Read each time: a token that was renewed needs no restart. A disk that hangs does
+        not matter: the last token is used."""
+        if self._reader.busy:
+            return self._token
+        future = self._reader.submit(lambda: read_token(self.options.token_file))
+        done, _ = await asyncio.wait({future}, timeout=_TOKEN_DEADLINE_SECONDS)
+        if done:
+            self._token = future.result()
+        else:
+            future.add_done_callback(lambda late: late.cancelled() or late.exception())
+        return self._token
 
     async def _post(self, body: bytes, key: str) -> Answer:
         headers = {"Content-Encoding": "gzip", "Content-Type": "text/plain; charset=utf-8"}
         try:
-            # Read each time: a token that was renewed needs no restart.
-            token = await asyncio.to_thread(read_token, self.options.token_file)
+            token = await self._read_token()
         except TokenError as error:
             return Answer(401, str(error).encode())
         if token:

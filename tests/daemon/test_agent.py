@@ -19,7 +19,7 @@ from collectors.sample import Batch, Problem, Sample, SourceUnavailable, sample
 from daemon.agent import Agent
 from daemon.agent_options import AgentOptions, SpoolOptions, UplinkOptions
 from daemon.gateway import GatewayOptions
-from daemon.spool import Spool
+from daemon.spool import Entry, Spool
 from daemon.store.tables import to_rows
 from daemon.tokens import Tokens
 from tests.daemon.head_stub import NODE_TOKEN, Head
@@ -548,4 +548,39 @@ async def test_a_clock_that_jumps_an_hour_loses_nothing(tmp_path: Path, step_hou
     assert sorted(arrived_or_spooled(head, tmp_path)) == [
         float(n + 1) for n in range(source.cycles)
     ]
+    await head.stop()
+
+
+async def test_a_disk_that_hangs_stops_neither_events_nor_sources(tmp_path: Path) -> None:
+    head = await Head(tmp_path / "store").start()
+    log, counter = Log(), Counter()
+    agent = Agent(options(tmp_path, head.url), [log, counter])
+    release = threading.Event()
+    writes: list[int] = []
+
+    def hangs(spool: Spool) -> None:
+        real = spool._write
+
+        def write(entry: Entry) -> None:
+            writes.append(1)
+            release.wait(30)
+            real(entry)
+
+        spool._write = write  # type: ignore[method-assign]
+
+    for lane in agent.lanes:
+        lane.deadline_seconds = 0.1
+        hangs(lane.spool)
+    async with Running(agent):
+        log.lines.append(("GPU has fallen off the bus", 3.0))
+        await until(lambda: any(s.text("text").startswith("GPU has") for s in head.accepted))
+        await until(lambda: len(numbers(head)) > 5)
+        assert len(writes) <= 2, "one call of each lane hangs, and no more are made after it"
+        assert "the disk hangs" in agent.reading().text("fault")
+        await until(lambda: log.acknowledged == 1)
+        release.set()
+        await until(lambda: agent.reading().text("fault") == "")
+        seen = counter.cycles
+        await until(lambda: seen + 5 in numbers(head))
+    assert set(arrived_or_spooled(head, tmp_path)) == {float(n + 1) for n in range(counter.cycles)}
     await head.stop()

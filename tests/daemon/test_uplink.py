@@ -11,6 +11,7 @@ from collectors.sample import sample
 from daemon.agent_options import UplinkOptions
 from daemon.delivery import Answer, Delivery, retry_after_seconds
 from daemon.gateway import GatewayOptions
+from daemon.lane import Lane
 from daemon.spool import Spool
 from daemon.tokens import parse_tokens
 from daemon.uplink import Uplink
@@ -42,7 +43,7 @@ async def test_many_agents_that_come_back_at_once_are_pushed_back_and_lose_nothi
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         uplinks = [
             Uplink(
-                spool,
+                Lane(spool),
                 session,
                 UplinkOptions(head_url=head.url, token_file=tmp_path / f"token{number}"),
                 tmp_path / "quarantine",
