@@ -213,7 +213,10 @@ class Drains:
         return f"{node} is {shown.words}: nothing to lift"
 
     def approve(self, case_id: str, user: str, now_ns: int) -> Case:
-        """A person's yes to a proposal. The guards are asked again before it is written."""
+        """A person's yes to a proposal. The guards are asked again before it is written.
+
+        The case that is answered is still ``proposed`` where more people are needed.
+        """
         case = self._ledger.find(case_id)
         if case.state is State.APPROVED:
             raise RefusedError(f"{case.id[:4]} on {case.node} was approved by {case.user} already")
@@ -221,6 +224,16 @@ class Drains:
             raise RefusedError(
                 f"{case.id[:4]} on {case.node} is {case.state.value}: it waits for nobody"
             )
+        needed = self._limits.approvals_needed
+        said = {e.user for e in self._ledger.audit(subject=case.id) if e.verb == "approve"}
+        if len(said | {user}) < needed:
+            if user in said:
+                raise RefusedError(f"{user} said yes already; {needed} people are needed")
+            self._ledger.say(
+                now_ns, user=user, verb="approve", node=case.node, subject=case.id,
+                text=f"{len(said) + 1} of {needed}",
+            )  # fmt: skip
+            return case
         return self._ledger.move(case, State.APPROVED, now_ns, user=user, verb="approve")
 
     def deny(self, case_id: str, user: str, now_ns: int) -> Case:

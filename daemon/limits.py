@@ -66,6 +66,8 @@ class Limits(Section):
     flap_drains: int = Field(default=3, ge=1, le=1000)
     flap_window_seconds: float = Field(default=30 * 86_400.0, gt=0, le=365 * 86_400)
 
+    # How many people must say yes to a proposal; each counts once.
+    approvals_needed: int = Field(default=1, ge=1, le=5)
     # A proposal that nobody answered is no longer one; it may be made again.
     approval_seconds: float = Field(default=86_400.0, gt=0, le=30 * 86_400)
     # A drain whose outcome is unknown is written again for so long, then judged anew.

@@ -466,6 +466,19 @@ def test_an_approved_proposal_drains_and_tells_who_approved() -> None:
     assert ("ann", "approve") in [(e.user, e.verb) for e in made.ledger.audit(node="n3")]
 
 
+def test_two_people_may_be_needed_and_one_counts_once() -> None:
+    limits = Limits.model_validate({**GENEROUS.model_dump(), "approvals_needed": 2})
+    made = house(Mode.APPROVE, limits)
+    made.facts = [lost("n3")]
+    proposal = made.cycle()[0]
+    assert made.drains.approve(proposal.id, "ann", made.now_ns()).state is State.PROPOSED
+    with pytest.raises(RefusedError, match="ann said yes already"):
+        made.drains.approve(proposal.id, "ann", made.now_ns())
+    assert made.cycle()[0].guard is Guard.APPROVAL
+    assert made.drains.approve(proposal.id, "bob", made.now_ns()).state is State.APPROVED
+    assert made.cycle()[0].action is Action.DRAIN
+
+
 def test_a_denied_proposal_never_drains_and_a_new_cause_is_asked_again() -> None:
     made = house(Mode.APPROVE)
     made.facts = [lost("n3")]

@@ -13,7 +13,13 @@ import pytest
 
 from collectors.slurm import Options
 from collectors.slurm_nodes import NodeState
-from daemon.slurm.adapter import SlurmAdapter, SlurmUnavailable, plain_text, same_reason
+from daemon.slurm.adapter import (
+    SlurmAdapter,
+    SlurmRefused,
+    SlurmUnavailable,
+    plain_text,
+    same_reason,
+)
 from daemon.slurm.cli import CliAdapter
 from daemon.slurm.simulated import SimulatedSlurm
 from tests.testbed.slurm.cluster import Cluster
@@ -210,6 +216,26 @@ def test_a_stopped_controller_means_nothing_was_written(slurm: Cluster) -> None:
     finally:
         slurm.start_controller()
     assert slurm.reason("n1") == ""
+
+
+@pytest.mark.slurm
+@pytest.mark.parametrize("interactive", [True, False])
+def test_a_user_without_rights_is_refused_by_name_and_nothing_is_written(
+    slurm: Cluster, tmp_path: Path, interactive: bool
+) -> None:
+    for name in ("scontrol", "sinfo"):
+        tool = tmp_path / name
+        drop = "setpriv --reuid=nobody --regid=nogroup --clear-groups"
+        tool.write_text(f'#!/bin/sh\nexec {drop} {shutil.which(name)} "$@"\n')
+        tool.chmod(0o755)
+    adapter = CliAdapter(Options(binaries=tmp_path), interactive=interactive)
+    with pytest.raises(SlurmRefused, match="AdminLevel"):
+        adapter.drain({"n1": OURS, "n2": OURS + " x"}, free)
+    assert slurm.reason("n1") == ""
+    slurm.drain("n1", OURS)
+    with pytest.raises(SlurmRefused):
+        adapter.undrain(["n1"], ours)
+    assert slurm.reason("n1") == OURS
 
 
 @pytest.mark.slurm
