@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from daemon.decisions import Action, Decision, Guard
 from daemon.settings import Section
+from models.facility import GroupEvent
 from models.voices import Silence
 
 INFO, WARNING, ERROR, CRITICAL = 0, 1, 2, 3
@@ -110,6 +111,22 @@ def active_alerts(
     made += _merged(single, options)
     made += _silent(heard_less, nodes, options)
     return sorted(made, key=lambda alert: (-alert.severity, alert.time_ns, alert.key))
+
+
+def of_groups(events: Iterable[GroupEvent]) -> list[Alert]:
+    """One alert for what happens to a rack or a power feed, however many nodes show it."""
+    return [
+        Alert(
+            key=event.key,
+            severity=event.severity,
+            title=f"{event.group}: {event.kind} on {len(event.nodes)} nodes",
+            text=event.text + ("; no node of it is drained meanwhile" if event.holds else ""),
+            node="",
+            time_ns=event.since_ns,
+            nodes=event.nodes,
+        )
+        for event in events
+    ]
 
 
 def of_decision(decision: Decision) -> Alert | None:

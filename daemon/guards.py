@@ -16,6 +16,7 @@ from daemon.candidates import Candidate
 from daemon.cases import ENDED, LedgerView, State
 from daemon.decisions import Guard, Mode
 from daemon.limits import Limits
+from models.facility import GroupEvent, held
 from models.voices import Silence
 
 SECOND_NS = 1_000_000_000
@@ -48,6 +49,7 @@ class Scene:
     alike: Mapping[tuple[str, str], frozenset[str]]
     groups: Mapping[str, tuple[str, ...]]
     members: Mapping[str, frozenset[str]]
+    group_events: Sequence[GroupEvent] = ()
     planned: list[str] = field(default_factory=list)
 
     def held(self) -> set[str]:
@@ -182,6 +184,9 @@ def _common_cause(scene: Scene, one: Candidate) -> tuple[bool, str]:
         near = alike & scene.members.get(group, frozenset())
         if len(near) > limits.common_cause_group_nodes:
             return False, f"{len(near)} nodes of {group} show {one.code} {window}: one cause"
+    event = held(one.node, scene.groups, scene.group_events)
+    if event is not None:
+        return False, f"{event.group} has a {event.kind} of its own: {event.text}"
     return True, f"{max(1, len(alike))} node(s) show {one.code} {window}"
 
 

@@ -26,7 +26,7 @@ from collectors.sample import Cycle, Sample, source_reading
 from collectors.slurm import SlurmSource
 from collectors.slurm_nodes import NodeState
 from daemon import __version__
-from daemon.alerting import Alert, active_alerts
+from daemon.alerting import Alert, active_alerts, of_groups
 from daemon.alerts import Alerts, make_webhook
 from daemon.cases import LedgerView
 from daemon.clock import Clock
@@ -321,7 +321,7 @@ class Head:
             now_ns = self.clock.now_ns()
             expected = {name: node.gpus_configured for name, node in self.nodes.items()}
             judgement = await loop.run_in_executor(
-                self._watch_thread, self.watch.judge, now_ns, expected
+                self._watch_thread, self.watch.judge, now_ns, expected, self.groups()
             )
             # Our own sources are told by their faults; the head itself is no silent node.
             heard = [one for one in judgement.silences if (one.node, one.cause) != _SELF]
@@ -333,7 +333,7 @@ class Head:
             out = {name for name, node in self.nodes.items() if node.drain or node.down}
             self.active = active_alerts(
                 spoken, judgement.silences, len(self.nodes), now_ns, self.config.alerts, out
-            )
+            ) + of_groups(judgement.group_events)
             await self.by_hand(self.alerts.update, self.active, now_ns)
             self.flow.mark(self.clock.monotonic())
             await self._write_decisions()
@@ -350,6 +350,7 @@ class Head:
             risks=judgement.risks,
             coverage=judgement.coverage,
             groups=self.groups(),
+            group_events=judgement.group_events,
         )
 
     def groups(self) -> Groups:

@@ -23,6 +23,7 @@ from daemon.cases import LedgerView
 from daemon.decisions import Action, Decision, Guard, Mode, decision_id
 from daemon.guards import SECOND_NS, Scene, Verdict, ask_all, first_no
 from daemon.limits import Limits
+from models.facility import GroupEvent
 from models.voices import Fact, Remedy, Risk, Silence
 
 # The rule name under which silences of the whole fleet are told.
@@ -35,7 +36,8 @@ class Situation:
 
     ``groups`` gives the racks, leaf switches, PDUs and driver versions that a node belongs to
     (``rack r07``), for common causes and caps. ``coverage`` is the share of each node that is
-    heard, 0 to 1; a node that is not in it counts as not heard.
+    heard, 0 to 1; a node that is not in it counts as not heard. ``group_events`` is what
+    happens to whole racks and power feeds.
     """
 
     nodes: Mapping[str, NodeState] = field(default_factory=dict)
@@ -45,6 +47,7 @@ class Situation:
     risks: Sequence[Risk] = ()
     coverage: Mapping[str, float] = field(default_factory=dict)
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    group_events: Sequence[GroupEvent] = ()
 
 
 def decide(
@@ -156,6 +159,7 @@ def _scene(
         breaker=ledger.breaker or breaker_reason(new, limits, ledger, now_ns),
         alike=_alike(drains, limits, now_ns),
         groups=situation.groups,
+        group_events=situation.group_events,
         members={group: frozenset(names) for group, names in members.items()},
     )
 

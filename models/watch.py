@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from collectors.sample import Sample
+from models.facility import Facility, GroupEvent
 from models.features import FeatureEngine
 from models.risk import RiskModel
 from models.rules import Rules
@@ -27,6 +28,7 @@ class Judgement:
     silences: tuple[Silence, ...] = ()
     risks: tuple[Risk, ...] = ()
     coverage: Mapping[str, float] = field(default_factory=dict)
+    group_events: tuple[GroupEvent, ...] = ()
 
 
 class Watch:
@@ -38,25 +40,34 @@ class Watch:
         silence: SilenceTracker,
         features: FeatureEngine,
         models: Sequence[RiskModel] = (),
+        facility: Facility | None = None,
     ) -> None:
         self.rules = rules
         self.silence = silence
         self.features = features
         self.models = tuple(models)
+        self.facility = facility or Facility()
 
     def ingest(self, samples: Sequence[Sample], arrival_ns: int) -> None:
         """Takes in what one write brought. ``arrival_ns`` is the head's own time."""
         for sample in samples:
             self.silence.observe(sample, arrival_ns)
             self.rules.observe(sample, arrival_ns)
+            self.facility.observe(sample, arrival_ns)
             for model in self.models:
                 model.observe(sample, arrival_ns)
         self.features.observe(samples, arrival_ns)
 
-    def judge(self, now_ns: int, expected_gpus: Mapping[str, int]) -> Judgement:
+    def judge(
+        self,
+        now_ns: int,
+        expected_gpus: Mapping[str, int],
+        groups: Mapping[str, Sequence[str]] | None = None,
+    ) -> Judgement:
         """What is certain, what is silent and what is likely at ``now_ns``.
 
-        ``expected_gpus`` is what Slurm's configuration says of each node that it knows.
+        ``expected_gpus`` is what Slurm's configuration says of each node that it knows;
+        ``groups`` gives the racks and power feeds of each node.
         """
         self.silence.expect(expected_gpus, now_ns)
         risks: list[Risk] = []
@@ -70,6 +81,7 @@ class Watch:
             tuple(self.silence.silences(now_ns)),
             tuple(risks),
             {node: self.silence.coverage(node, now_ns) for node in expected_gpus},
+            tuple(self.facility.events(now_ns, groups)) if groups else (),
         )
 
     def clear(self, node: str, at_ns: int) -> None:
@@ -77,10 +89,15 @@ class Watch:
         self.rules.clear(node, at_ns)
 
     def dump(self) -> dict[str, Any]:
-        """The state of rules and silence as JSON data (features keep their own file)."""
-        return {"rules": self.rules.dump(), "silence": self.silence.dump()}
+        """The state of rules, silence and facility as JSON data (features keep their own file)."""
+        return {
+            "rules": self.rules.dump(),
+            "silence": self.silence.dump(),
+            "facility": self.facility.dump(),
+        }
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Takes back what ``dump`` gave."""
         self.rules.load(state["rules"])
         self.silence.load(state["silence"])
+        self.facility.load(state["facility"])

@@ -1,0 +1,87 @@
+"""A rack that is hot is one alert, and none of its nodes is drained for it: watch to policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from collectors.sample import sample
+from collectors.slurm_nodes import NodeState
+from daemon.alerting import of_groups
+from daemon.cases import LedgerView
+from daemon.decisions import Action, Guard, Mode
+from daemon.groups import configured
+from daemon.limits import Limits
+from daemon.policy import Situation, decide
+from models.facility import GroupEvent
+from models.features import FeatureEngine
+from models.rules import Rules
+from models.silence import SilenceTracker
+from models.watch import Judgement, Watch
+
+SECOND_NS = 1_000_000_000
+START_NS = 1_790_000_000 * SECOND_NS
+NODES = tuple(f"n{number}" for number in range(1, 9))
+GROUPS = configured({"rack": {"r1": "n[1-4]", "r2": "n[5-8]"}})
+
+
+def watched(inlets: Mapping[str, float]) -> Judgement:
+    watch = Watch(Rules(), SilenceTracker(), FeatureEngine())
+    for minute in range(20):
+        now_ns = START_NS + minute * 60 * SECOND_NS
+        for node in NODES:
+            fields = {"value": inlets[node], "present": 1.0}
+            tags = {"node": node, "sensor": "Inlet Temp", "kind": "celsius"}
+            watch.ingest([sample("bmc", now_ns, fields, **tags)], now_ns)
+            up = {"up": 1.0, "duration_seconds": 0.1, "age_seconds": 0.0}
+            watch.ingest([sample("source", now_ns, up, node=node, source="bmc")], now_ns)
+    line = "NVRM: Xid (PCI:0000:9b:00): 79, GPU has fallen off the bus."
+    event = {"text": line, "severity": 3.0, "device": "0000:9b:00"}
+    for node in ("n1", "n5"):
+        tags = {"node": node, "kind": "xid", "code": "79"}
+        watch.ingest([sample("event", now_ns, event, **tags)], now_ns)
+    return watch.judge(now_ns + SECOND_NS, dict.fromkeys(NODES, 8), GROUPS)
+
+
+def decided(judgement: Judgement) -> dict[str, tuple[Action, Guard | None]]:
+    situation = Situation(
+        nodes={name: NodeState(name, base="idle") for name in NODES},
+        slurm_age_seconds=1.0,
+        facts=judgement.facts,
+        silences=judgement.silences,
+        risks=judgement.risks,
+        coverage=judgement.coverage,
+        groups=GROUPS,
+        group_events=judgement.group_events,
+    )
+    limits = Limits(drained_share_max=1.0, partition_share_max=1.0, drains_per_hour=10)
+    found = decide(situation, limits, LedgerView(), Mode.ACT, judgement.now_ns)
+    return {one.node: (one.action, one.guard) for one in found if one.voice == "fact"}
+
+
+def test_a_hot_rack_holds_its_nodes_and_no_others() -> None:
+    judgement = watched({n: 41.0 if n in NODES[:4] else 24.0 for n in NODES})
+    assert [(one.group, one.kind) for one in judgement.group_events] == [("rack r1", "heat")]
+    became = decided(judgement)
+    assert became["n1"] == (Action.HOLD, Guard.COMMON_CAUSE)
+    assert became["n5"] == (Action.DRAIN, None)
+
+
+def test_a_cool_room_holds_nobody() -> None:
+    judgement = watched(dict.fromkeys(NODES, 24.0))
+    assert judgement.group_events == ()
+    assert {action for action, _ in decided(judgement).values()} == {Action.DRAIN}
+
+
+def test_one_group_event_is_one_alert_whatever_its_size() -> None:
+    event = GroupEvent("rack r1", "heat", START_NS, NODES[:4], 3, "inlet air at 41 C")
+    (alert,) = of_groups([event])
+    assert alert.key == "facility/heat/rack r1"
+    assert "4 nodes" in alert.title
+    assert "no node of it is drained" in alert.text
+
+
+def test_the_state_of_the_facility_outlives_a_restart() -> None:
+    watch = Watch(Rules(), SilenceTracker(), FeatureEngine())
+    fresh = Watch(Rules(), SilenceTracker(), FeatureEngine())
+    fresh.load(watch.dump())
+    assert fresh.dump() == watch.dump()
