@@ -11,8 +11,9 @@ must be stopped before the driver can be unloaded.
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic import Field
@@ -62,14 +63,17 @@ class Options(SourceOptions):
 
     ``full_period_seconds``: how often slow-moving fields are read. ``skip_seconds``: how long a
     GPU on which the driver hung is left out, doubled each time up to ``skip_most_seconds``.
-    ``library_folder``: where libnvidia-ml.so.1 lies, if the linker does not know. ``xids``: tells
-    Xids too, for nodes whose kernel log cannot be read; beside it they would be told twice.
+    ``start_seconds``: how long the library may take to start, which without persistence mode
+    means to start every GPU. ``library_folder``: where libnvidia-ml.so.1 lies, if the linker does
+    not know. ``xids``: tells Xids too, for nodes whose kernel log cannot be read; beside it they
+    would be told twice.
     """
 
     full_period_seconds: float = Field(default=60.0, gt=0)
     inventory_period_seconds: float = Field(default=3600.0, gt=0)
     skip_seconds: float = Field(default=60.0, gt=0)
     skip_most_seconds: float = Field(default=900.0, gt=0)
+    start_seconds: float = Field(default=90.0, gt=0, le=3_600)
     library_folder: str = ""
     xids: bool = False
 
@@ -84,11 +88,17 @@ class Nvml:
 
     name = NAME
 
-    def __init__(self, options: Options, context: Context) -> None:
+    def __init__(
+        self,
+        options: Options,
+        context: Context,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.period_seconds = options.period_seconds
         self.deadline_seconds = options.deadline_seconds
         self._options = options
         self._context = context
+        self._monotonic = monotonic
         limits = WorkerLimits()
         # Ending a hung worker takes time too; all of it must fit into the deadline.
         spare = limits.term_seconds + limits.kill_seconds
@@ -98,6 +108,7 @@ class Nvml:
         self._inventory = Inventory(context.node, options.inventory_period_seconds)
         self._skips = Skips(options.skip_seconds, options.skip_most_seconds)
         self._full_at_ns: int | None = None
+        self._ready_starts = 0  # which start of the worker has started the library
 
     def collect(self, now_ns: int) -> Batch:
         """Reads once. On a hang the batch is not up and holds what was read before it."""
@@ -105,7 +116,9 @@ class Nvml:
         skipped = self._skips.now(now_ns)
         reading = _Reading()
         fault = ""
+        module = str(self._context.root / "sys/module/nvidia")
         try:
+            seconds = self._started(module)
             self._worker.call(
                 "read",
                 {
@@ -113,9 +126,9 @@ class Nvml:
                     "skip": sorted(skipped),
                     "last": self._skips.suspects(),
                     "xids": self._options.xids,
-                    "module": str(self._context.root / "sys/module/nvidia"),
+                    "module": module,
                 },
-                deadline_seconds=self._call_seconds,
+                deadline_seconds=seconds,
                 on_part=reading.take,
             )
         except WorkerHung as error:
@@ -137,6 +150,24 @@ class Nvml:
         self._worker.close()
 
     # ---- inside ----------------------------------------------------------------------------
+
+    def _started(self, module: str) -> float:
+        """Starts the library in a new worker; what is left of the deadline, in seconds.
+
+        A start may outlast cycles and is not ended for that: each ended start would begin anew.
+        """
+        if self._worker.pid and self._ready_starts == self._worker.starts_total:
+            return self._call_seconds
+        begin = self._monotonic()
+        self._worker.call(
+            "start",
+            {"module": module},
+            deadline_seconds=self._call_seconds,
+            grace_seconds=self._options.start_seconds,
+        )
+        self._ready_starts = self._worker.starts_total
+        left = self._call_seconds - (self._monotonic() - begin)
+        return max(left, self._call_seconds / 10)
 
     def _is_full(self, now_ns: int) -> bool:
         last = self._full_at_ns

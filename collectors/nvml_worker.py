@@ -75,11 +75,7 @@ class Reader:
         """
         full = bool(arguments.get("full", True))
         skip = {int(index) for index in arguments.get("skip", ())}
-        loaded = _inode(str(arguments.get("module", "")))
-        if loaded != self._loaded:
-            self._stop()
-            self._loaded = loaded
-        count = self._start()
+        count = self._begin(arguments)
         last = {int(index) for index in arguments.get("last", ())}
         order = [index for index in range(count) if index not in skip]
         order.sort(key=lambda index: index in last)
@@ -96,6 +92,17 @@ class Reader:
         if failed and failed == len(order):
             self._stop()  # perhaps it is not the GPUs: the next reading starts the library anew
         return {"read": len(order)}
+
+    def start(self, arguments: dict[str, Any], emit: Emit) -> Any:
+        """Starts the library, which can take long: without persistence mode it starts all GPUs."""
+        return {"count": self._begin(arguments)}
+
+    def _begin(self, arguments: dict[str, Any]) -> int:
+        loaded = _inode(str(arguments.get("module", "")))
+        if loaded != self._loaded:
+            self._stop()
+            self._loaded = loaded
+        return self._start()
 
     def _start(self) -> int:
         """The number of GPUs. Starts the library if need be, anew if the driver was reloaded."""
@@ -277,4 +284,5 @@ def _versions() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    serve({"read": Reader().read})
+    reader = Reader()
+    serve({"read": reader.read, "start": reader.start})

@@ -43,6 +43,10 @@ class WorkerHung(SourceUnavailable):
         self.stuck = stuck
 
 
+class WorkerSlow(SourceUnavailable):
+    """The call goes on beyond its deadline, as it was allowed to; the next call waits for it."""
+
+
 class WorkerEnded(SourceUnavailable):
     """The worker ended in the middle of the call, or could not be started."""
 
@@ -97,6 +101,7 @@ class Worker:
         self._next_start = float("-inf")
         self._last_fault = ""
         self._number = 0
+        self._pending: tuple[float, float] | None = None  # when it began, how long it may take
         self._closed = False
 
     @property
@@ -120,17 +125,21 @@ class Worker:
         *,
         deadline_seconds: float,
         on_part: Callable[[Any], None] | None = None,
+        grace_seconds: float = 0.0,
     ) -> Any:
         """Calls ``name`` in the worker, starting it if there is none.
 
         ``on_part`` gets what the call gives bit by bit: after a hang it has had everything that
-        came before. Raises WorkerHung, WorkerEnded or WorkerError.
+        came before. A call that is known to be slow at times is not ended at its deadline but
+        ``grace_seconds`` after it began: until then calls raise WorkerSlow, and what it answers
+        in the end is dropped. Raises WorkerHung, WorkerSlow, WorkerEnded or WorkerError.
         """
         begin = self._monotonic()
         if not self._lock.acquire(timeout=deadline_seconds):
             raise WorkerHung(f"{self.source} worker: the call before this one still runs")
         try:
             line = self._ready(begin)
+            self._await_pending(line, begin + deadline_seconds)
             self._number += 1
             message = {"id": self._number, "call": name, "arguments": dict(arguments or {})}
             end = begin + deadline_seconds
@@ -138,7 +147,8 @@ class Worker:
                 line.send(frame(message), end)
                 answer = self._answer(line, end, on_part)
             except TimeoutError:
-                raise self._hung(line, deadline_seconds, begin) from None
+                self._pending = (begin, grace_seconds)
+                raise self._late(line, begin, deadline_seconds) from None
             except (OSError, EOFError, ValueError) as error:
                 raise self._ended(line, error) from None
             self._failures = 0
@@ -151,9 +161,9 @@ class Worker:
     def retire(self, fault: str) -> None:
         """Ends a worker that is of no use any more; the next one is started after the back-off."""
         with self._lock:
-            line, self._line = self._line, None
+            line = self._line
             if line is not None:
-                line.close()
+                self._drop(line)
                 self._failed(fault)
                 if not self._end(line.process):
                     self._give_up(line.process, self._monotonic())
@@ -182,6 +192,32 @@ class Worker:
                 return message
             if self._monotonic() >= end:  # it talks and talks
                 raise TimeoutError
+
+    def _await_pending(self, line: Line, end: float) -> None:
+        """Waits for a slow call of before; its answer is of no use any more."""
+        if self._pending is None:
+            return
+        begin, _ = self._pending
+        try:
+            self._answer(line, end, None)
+        except TimeoutError:
+            raise self._late(line, begin, self._monotonic() - begin) from None
+        except (OSError, EOFError, ValueError) as error:
+            raise self._ended(line, error) from None
+        self._pending = None
+
+    def _late(self, line: Line, begin: float, waited_seconds: float) -> SourceUnavailable:
+        """A call is not over: within its grace that is told, beyond it the worker is ended."""
+        assert self._pending is not None
+        now = self._monotonic()
+        if now - begin < self._pending[1]:
+            found = look(f"{self.source} worker", line.process.pid, now - begin, self._proc)
+            where = f" at {found.wait_channel}" if found.wait_channel else ""
+            return WorkerSlow(
+                f"{self.source} worker (pid {found.pid}) is still at work after "
+                f"{found.age_seconds:.0f} s, in state {found.state or '?'}{where}"
+            )
+        return self._hung(line, waited_seconds, begin)
 
     def _ready(self, now: float) -> Line:
         if self._closed:
@@ -226,12 +262,11 @@ class Worker:
         before = look(f"{self.source} worker", process.pid, self._monotonic() - begin, self._proc)
         where = f" at {before.wait_channel}" if before.wait_channel else ""
         state = f" in state {before.state}" if before.state else ""
-        line.close()
-        self._line = None
+        self._drop(line)
         if self._end(process):
             self._failed(
                 f"{self.source} worker (pid {process.pid}) did not answer within "
-                f"{deadline_seconds:g} s{state}{where} and was ended"
+                f"{deadline_seconds:.3g} s{state}{where} and was ended"
             )
             return WorkerHung(self._last_fault)
         self._give_up(process, begin)
@@ -242,8 +277,7 @@ class Worker:
     def _ended(self, line: Line, error: Exception) -> WorkerEnded:
         """Clears up after a worker that ended by itself or spoke nonsense."""
         tail = line.errors()
-        line.close()
-        self._line = None
+        self._drop(line)
         process = line.process
         how = f"spoke nonsense ({error})" if isinstance(error, ValueError) else "ended"
         if not self._wait(process, self._limits.term_seconds) and not self._end(process):
@@ -256,6 +290,11 @@ class Worker:
         said = clip(tail.strip().rpartition("\n")[2], 300)
         self._failed(f"{self.source} worker {how}" + (f": {said}" if said else ""))
         return WorkerEnded(self._last_fault)
+
+    def _drop(self, line: Line) -> None:
+        line.close()
+        self._line = None
+        self._pending = None
 
     def _give_up(self, process: subprocess.Popen[bytes], since: float) -> None:
         self._given_up = (process, since)

@@ -522,6 +522,22 @@ def test_a_hang_on_one_gpu_keeps_the_gpus_before_it_and_names_it(
     source.close()
 
 
+def test_a_library_that_starts_slowly_is_waited_for(gpus: FakeGpus, context: Context) -> None:
+    gpus.write("[system]\ndelay.nvmlDeviceGetCount_v2 = 1500\n")
+    source = nvml.make(
+        nvml.Options(library_folder=gpus.library_folder, deadline_seconds=1.0), context
+    )
+    cycle = Cycle(source, NODE)
+    batch = cycle.run(NOW_NS)
+    assert not batch.up
+    assert "still at work" in batch.fault
+    gpus.write()
+    source._call_seconds = PATIENT
+    wait_for(lambda: cycle.run(NOW_NS + SECOND).up)
+    assert source._worker.starts_total == 1
+    source.close()
+
+
 def test_the_other_gpus_are_read_on_without_the_one_that_hangs(
     gpus: FakeGpus, context: Context
 ) -> None:

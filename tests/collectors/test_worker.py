@@ -16,7 +16,7 @@ import pytest
 
 from collectors.processes import started_ticks
 from collectors.sample import SourceUnavailable
-from collectors.worker import Worker, WorkerEnded, WorkerError, WorkerHung, WorkerLimits
+from collectors.worker import Worker, WorkerEnded, WorkerError, WorkerHung, WorkerLimits, WorkerSlow
 from tests.collectors.freezer import Freezer, wait_for
 
 MODULE = "tests.collectors.worker_sample"
@@ -76,6 +76,27 @@ def test_a_call_that_misses_its_deadline_ends_the_worker_and_keeps_what_came(
     assert time.monotonic() - begin < 3
     assert caught.value.stuck is None
     assert got == ["before"]
+    assert started_ticks(pid) == 0
+    assert warm(worker) != pid
+
+
+def test_a_call_that_may_be_slow_is_waited_for_and_its_late_answer_dropped(
+    worker: Worker,
+) -> None:
+    pid = warm(worker)
+    with pytest.raises(WorkerSlow, match=rf"pid {pid}\) is still at work after"):
+        worker.call("sleep", {"seconds": 0.6}, deadline_seconds=0.1, grace_seconds=60)
+    with pytest.raises(WorkerSlow):
+        worker.call("add", {"a": 1, "b": 2}, deadline_seconds=0.1)
+    assert warm(worker) == pid
+
+
+def test_a_slow_call_is_ended_when_its_grace_is_over(worker: Worker) -> None:
+    pid = warm(worker)
+    with pytest.raises(WorkerSlow):
+        worker.call("sleep", {"seconds": 60}, deadline_seconds=0.1, grace_seconds=0.3)
+    with pytest.raises(WorkerHung, match="was ended"):
+        worker.call("add", {"a": 1, "b": 2}, deadline_seconds=0.4)
     assert started_ticks(pid) == 0
     assert warm(worker) != pid
 
