@@ -17,6 +17,7 @@ from collectors.fabric import Options as FabricOptions
 from collectors.host import Options as HostOptions
 from collectors.infiniband import Options as InfinibandOptions
 from collectors.ipmi import Options as IpmiOptions
+from collectors.ipmi_inband import Options as IpmiInbandOptions
 from collectors.kernel_log import Options as KernelLogOptions
 from collectors.nvidia_smi import Options as NvidiaSmiOptions
 from collectors.nvme import Options as NvmeOptions
@@ -32,8 +33,8 @@ class AgentSources(Section):
     """Section ``[agent.sources]``: what the agent reads, the fastest witness first.
 
     ``infiniband`` and ``nvme`` are left out where the machine has no such device and the file
-    does not name them. ``nvidia_smi`` and ``dcgm`` are for nodes where NVML cannot be used:
-    naming one switches it on.
+    does not name them. ``nvidia_smi`` and ``dcgm`` are for nodes where NVML cannot be used,
+    ``ipmi_inband`` for nodes whose BMC the head cannot reach: naming one switches it on.
     """
 
     kernel_log: KernelLogOptions = KernelLogOptions()
@@ -44,6 +45,7 @@ class AgentSources(Section):
     nvme: NvmeOptions = NvmeOptions()
     nvidia_smi: NvidiaSmiOptions = NvidiaSmiOptions(enabled=False)
     dcgm: DcgmOptions = DcgmOptions(enabled=False)
+    ipmi_inband: IpmiInbandOptions = IpmiInbandOptions(enabled=False)
 
 
 class HeadSources(Section):

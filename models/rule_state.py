@@ -319,9 +319,11 @@ def _dump_gpu(gpu: Gpu) -> list[Any]:
 
 
 def _load_gpu(parts: list[Any]) -> Gpu:
-    *plain, gauges, frozen, frozen_since_ns, ecc_total, steps = parts
+    uuid, time_ns, interval_ns, mig, had, gauges, frozen, since_ns, ecc_total, steps = parts
     pairs = [(step[0], step[1]) for step in steps]
-    return Gpu(*plain, tuple(gauges), frozen, frozen_since_ns, ecc_total, pairs)
+    return Gpu(
+        uuid, time_ns, interval_ns, mig, had, tuple(gauges), frozen, since_ns, ecc_total, pairs
+    )
 
 
 def _dump_active(one: Active) -> dict[str, Any]:
