@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from collectors.sample import Sample
+from models.silence import HEAD_SOURCES
 
 # What is kept of a GPU reading. At 80,000 GPUs every further field costs some 2 MB.
 GPU_FIELDS = (
@@ -94,8 +95,7 @@ class Latest:
 
 
 _HEADS_OWN = frozenset({"slurm_node", "slurm_event", "risk", "decision", "bmc", "fabric_port"})
-# Sources that run on the head: they say nothing about whether the node's agent is heard.
-_HEAD_SOURCES = frozenset({"slurm", "ipmi", "redfish", "fabric", "dcgm_exporter", "head"})
+
 
 
 def _gpu(node: NodeNow, sample: Sample, arrival_ns: int) -> None:
@@ -118,7 +118,8 @@ def _source(node: NodeNow, sample: Sample, arrival_ns: int) -> None:
     name = sample.tag("source")
     if not name or len(node.sources) >= _PER_NODE_LIMIT:
         return
-    if name not in _HEAD_SOURCES:
+    # What the head reads about a node says nothing about whether the node's agent is heard.
+    if name not in HEAD_SOURCES:
         node.heard_ns = arrival_ns
     before = node.sources.get(name)
     if before is not None and before.time_ns > sample.time_ns:

@@ -36,7 +36,7 @@ class Limits(Section):
     fleet_coverage_min: float = Field(default=0.5, ge=0, le=1)
     # Rules that conclude from what is missing or stands still: a fault of our own reader
     # looks just like that, so these need the reader of that node to be well.
-    absence_rules: frozenset[str] = frozenset({"gpu_vanished", "gpu_count"})
+    absence_rules: frozenset[str] = frozenset({"gpu_vanished", "gpu_count", "pcie_gone"})
 
     # Caps. On a small cluster a share rounds to nothing: nodes_min may be held always.
     drains_per_hour: int = Field(default=4, ge=0, le=10_000)
