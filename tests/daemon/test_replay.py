@@ -1,0 +1,157 @@
+"""Replay: the real pipeline over a history, deterministic, one line a decision."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from daemon.replay import Replay, run_replay
+from models.simulate import Fleet
+from models.simulate.write import START_NS, write_table
+from models.telemetry import Telemetry, TelemetryWriter
+from models.telemetry.foreign import import_foreign, load_map
+
+SECOND = 1_000_000_000
+MINUTE = 60 * SECOND
+
+
+@pytest.fixture(scope="module")
+def lost(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six nodes for six hours; gpu3 of n2 falls off the bus after two, n4 reboots by plan."""
+    directory = tmp_path_factory.mktemp("lost")
+    fleet = Fleet(6, 4, seed=1, start_ns=START_NS, background=False, operator=True)
+    fault = fleet.sicken("n2", 3, "bus_lost", at_ns=START_NS + 120 * MINUTE)
+    fault.notice_ns = START_NS + 200 * MINUTE
+    fault.repair_seconds = 3600.0
+    fault.style = 0.1
+    with TelemetryWriter(directory) as writer:
+        for minute in range(1, 361):
+            if minute == 60:
+                fleet.reboot("n4")
+            tables, events = fleet.tables(START_NS + minute * MINUTE, slow=False)
+            for table in tables:
+                write_table(writer, table)
+            writer.samples(events)
+    return directory
+
+
+def lines(directory: Path, *without: str) -> list[dict[str, object]]:
+    out = io.StringIO()
+    run_replay(Telemetry(directory, without=without), out)
+    return [json.loads(line) for line in out.getvalue().splitlines()]
+
+
+KEYS = {
+    "time",
+    "node",
+    "device",
+    "component",
+    "action",
+    "reason",
+    "guard",
+    "probability",
+    "voice",
+}
+
+
+def test_lost_gpu_drains_its_node_in_the_minute_it_is_told(lost: Path) -> None:
+    found = lines(lost)
+    assert all(set(line) >= KEYS for line in found)
+    drains = [line for line in found if line["action"] == "drain"]
+    assert [(line["node"], line["voice"]) for line in drains] == [("n2", "fact")]
+    assert str(drains[0]["time"])[:16] == "2025-01-06T02:00"
+    assert str(drains[0]["reason"]).startswith("tocsin:x79 gpu3 ")
+
+
+def test_node_comes_back_when_the_history_has_it_back(lost: Path) -> None:
+    resumes = [line for line in lines(lost) if line["action"] == "resume"]
+    assert [line["node"] for line in resumes] == ["n2"]
+    assert str(resumes[0]["time"]) > "2025-01-06T04:00"
+
+
+def test_without_the_kernel_log_the_frozen_gpu_drains_its_node(lost: Path) -> None:
+    drains = [line for line in lines(lost, "event") if line["action"] == "drain"]
+    assert [line["node"] for line in drains] == ["n2"]
+    assert "2025-01-06T02:00" <= str(drains[0]["time"])[:16] <= "2025-01-06T02:05"
+
+
+def test_planned_reboot_drains_nothing(lost: Path) -> None:
+    assert not [line for line in lines(lost) if line["node"] == "n4" and line["action"] == "drain"]
+
+
+def test_replay_is_deterministic(lost: Path) -> None:
+    assert lines(lost) == lines(lost)
+
+
+def test_lines_are_in_order_of_time(lost: Path) -> None:
+    times = [str(line["time"]) for line in lines(lost)]
+    assert times == sorted(times)
+
+
+def test_replay_is_much_faster_than_the_history(lost: Path) -> None:
+    summary = Replay(Telemetry(lost), io.StringIO()).run()
+    assert summary.judgements >= 360
+    assert summary.samples > 360 * 6 * 4
+
+
+# ---- the real thing: GWDG, where the data are ------------------------------------------------
+
+DATA = Path(os.environ.get("TOCSIN_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
+MAPS = Path(__file__).resolve().parents[2] / "models" / "telemetry" / "maps"
+ONSETS = {  # xid_gauge_episodes.csv, local time brought to UTC
+    ("ggpu139", "2025-03-19T08:10"),
+    ("ggpu129", "2026-01-07T22:10"),
+    ("ggpu129", "2026-01-12T18:50"),
+    ("ggpu129", "2026-01-13T21:00"),
+    ("ggpu129", "2026-01-15T10:10"),
+}
+
+
+@pytest.fixture(scope="module")
+def gwdg(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    source = DATA / "gwdg-gpu" / "derived"
+    if not source.is_dir():
+        pytest.skip(f"needs the GWDG data set under {DATA} (set TOCSIN_DATA)")
+    directory = tmp_path_factory.mktemp("gwdg")
+    plans = [
+        (load_map(MAPS / f"gwdg-{name}-10min.toml"), source / f"{name}_10min.csv.xz")
+        for name in ("gpu", "node")
+    ]
+    import_foreign(plans, directory)
+    return directory
+
+
+def caught(found: list[dict[str, object]]) -> set[tuple[object, str]]:
+    return {
+        (line["node"], str(line["time"])[:16])
+        for line in found
+        if line["action"] in ("drain", "hold")
+        and line["voice"] == "fact"
+        and line["guard"] != "spent"
+    }
+
+
+@pytest.mark.slow
+def test_gwdg_every_loss_is_caught_in_its_sample_and_nothing_else_is_drained(gwdg: Path) -> None:
+    assert caught(lines(gwdg)) == ONSETS
+
+
+@pytest.mark.slow
+def test_gwdg_hot_gpu_is_told_days_before_its_first_loss(gwdg: Path) -> None:
+    told = [line for line in lines(gwdg) if line["node"] == "ggpu129" and line["voice"] == "risk"]
+    assert told[0]["device"] == "gpu3"
+    assert str(told[0]["time"]) < "2026-01-06T22:10"  # a day and more
+
+
+@pytest.mark.slow
+def test_gwdg_without_the_xid_gauge_each_loss_is_caught_one_sample_later(gwdg: Path) -> None:
+    found = caught(lines(gwdg, "event"))
+    assert {node for node, _ in found} == {"ggpu129", "ggpu139"}
+    assert len(found) == len(ONSETS)
+    for (node, at), (_, onset) in zip(sorted(found), sorted(ONSETS), strict=True):
+        assert node in ("ggpu129", "ggpu139")
+        assert at[:15] >= onset[:15]
