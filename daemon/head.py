@@ -22,7 +22,7 @@ from typing import TypeVar, TypeVarTuple
 
 import structlog
 
-from collectors.sample import Cycle, Sample, source_reading
+from collectors.sample import Sample, source_reading
 from collectors.slurm import SlurmSource
 from collectors.slurm_nodes import NodeState
 from daemon import __version__
@@ -31,11 +31,11 @@ from daemon.alerts import Alerts, make_webhook
 from daemon.cases import LedgerView
 from daemon.clock import Clock
 from daemon.config import Config
-from daemon.decisions import Action, Decision
+from daemon.decisions import Action, Decision, Mode
 from daemon.drains import Drains, Returned
 from daemon.fleet import FleetPoints
 from daemon.gateway import BatchKey, Gateway
-from daemon.groups import Groups, configured, joined, of_features
+from daemon.groups import Groups
 from daemon.latest import Latest
 from daemon.ledger import Ledger
 from daemon.points import (
@@ -49,13 +49,15 @@ from daemon.points import (
 from daemon.policy import Situation, decide
 from daemon.recovery import restore, save
 from daemon.schedule import Schedule
-from daemon.slurm.adapter import SlurmAdapter, SlurmError
+from daemon.slurm.adapter import SlurmAdapter
+from daemon.slurm_desk import SlurmDesk
 from daemon.source_loop import DirectOutlet, SourceLoop, is_urgent
 from daemon.sources import make_all
 from daemon.store.commit import GroupCommit
 from daemon.store.embedded import Store
 from daemon.store.influx import InfluxSink
 from daemon.store.upkeep import Upkeep
+from daemon.tend import DoesJobSteps, Tender
 from models.features import FeatureEngine
 from models.rival import Rival
 from models.rules import Rules
@@ -98,11 +100,12 @@ class Head:
         slurm: SlurmSource,
         speed: float = 1.0,
         rng: random.Random | None = None,
+        job_tools: DoesJobSteps | None = None,
     ) -> None:
         self.config = config
         self.clock = clock
         self.adapter = adapter
-        self.slurm = slurm
+        self.desk = SlurmDesk(slurm, adapter, config.groups, clock.monotonic)
         self.speed = speed
         self.state_dir = config.head.state_dir
         self.store = Store(store_directory(config), config.store, clock.now_ns)
@@ -110,6 +113,13 @@ class Head:
         self.watch = new_watch(config)
         self.ledger = Ledger(self.store.database)
         self.drains = Drains(adapter, self.ledger, config.policy, config.mode)
+        # In shadow mode nothing in Slurm is touched, jobs included.
+        acts = job_tools is not None and config.mode is not Mode.SHADOW
+        self.tender = (
+            Tender(job_tools, self.store.database, self.ledger, config.policy.jobs)
+            if acts and job_tools is not None
+            else None
+        )
         self.webhook = make_webhook(config.alerts, clock.monotonic)
         self.alerts = Alerts(
             config.alerts,
@@ -120,7 +130,6 @@ class Head:
         self.schedule = Schedule(speed=speed, rng=rng)
         self.flow = Flow()
         self.latest = Latest()
-        self._configured_groups = configured(config.groups)
         self.fleet = FleetPoints()
         self.upkeep = Upkeep(
             self.store.directory, config.store, self.store.event_table, self.store.marks
@@ -133,16 +142,12 @@ class Head:
             )
         ]
         self.gateway: Gateway | None = None
-        self.nodes: Mapping[str, NodeState] = {}
-        self.nodes_read_seconds: float | None = None
-        self.slurm_fault = "not read yet"
         self.judgement = Judgement(clock.now_ns())
         self.decisions: tuple[Decision, ...] = ()
         self.risk_of: Mapping[str, Mapping[str, Risk]] = {}
         self.view: LedgerView = self.ledger.view(clock.now_ns())
         self.active: Sequence[Alert] = ()
         self.started_seconds = clock.monotonic()
-        self._slurm_cycle = Cycle(slurm, "", clock.monotonic)
         self._watch_thread = ThreadPoolExecutor(1, "tocsin-watch")
         self._hand_thread = ThreadPoolExecutor(1, "tocsin-hand")
         self._judging = asyncio.Lock()
@@ -164,10 +169,10 @@ class Head:
         every = self.schedule.every
         every(
             "slurm",
-            self.slurm.period_seconds,
-            self.slurm.deadline_seconds + 5,
+            self.desk.source.period_seconds,
+            self.desk.source.deadline_seconds + 5,
             self.read_slurm,
-            delay_seconds=self.slurm.period_seconds,
+            delay_seconds=self.desk.source.period_seconds,
         )
         every("judge", config.head.judge_seconds, 60.0, self.judge)
         every(
@@ -217,7 +222,7 @@ class Head:
         self._hand_thread.shutdown(wait=False, cancel_futures=True)
         for loop in self.loops:
             loop.close()
-        self.slurm.close()
+        self.desk.source.close()
         self.store.close()
         log.info("head_ends")
 
@@ -276,26 +281,27 @@ class Head:
 
     # ---- Slurm ------------------------------------------------------------------------
 
+    @property
+    def nodes(self) -> Mapping[str, NodeState]:
+        """The nodes as Slurm last showed them."""
+        return self.desk.nodes
+
     async def read_slurm(self) -> None:
         """One cycle of the ``slurm`` source; then the ledger is held against what it said."""
         loop = asyncio.get_running_loop()
-        now_ns = self.clock.now_ns()
-        batch = await loop.run_in_executor(None, self._slurm_cycle.run, now_ns)
-        reading = self.slurm.latest
-        self.slurm_fault = batch.fault
+        batch = await loop.run_in_executor(None, self.desk.read, self.clock.now_ns())
         await self.keep([one for one in batch.samples if one.measurement != "source"])
         await self.keep([head_reading(one) for one in batch.samples if one.measurement == "source"])
+        reading = self.desk.source.latest
         if not batch.up or reading is None:
             log.warning("slurm_not_read", why=batch.fault)
             return
-        self.nodes = reading.nodes
-        self.nodes_read_seconds = self.clock.monotonic()
-        await loop.run_in_executor(
-            self._watch_thread, self.latest.keep_only, {*self.nodes, HEAD_NODE}
-        )
-        await self.returned(
-            await self.by_hand(self.drains.reconcile, self.nodes, self.clock.now_ns())
-        )
+        known = {*self.nodes, HEAD_NODE}
+        await loop.run_in_executor(self._watch_thread, self.latest.keep_only, known)
+        now_ns = self.clock.now_ns()
+        await self.returned(await self.by_hand(self.drains.reconcile, reading.nodes, now_ns))
+        if self.tender is not None:
+            await self.by_hand(self.tender.tend, reading.jobs, now_ns)
         await self.by_hand(self.look_at_ledger)
 
     async def returned(self, nodes: Iterable[Returned]) -> None:
@@ -305,13 +311,6 @@ class Head:
             log.info("node_returned", node=one.node)
             await loop.run_in_executor(self._watch_thread, self.watch.clear, one.node, one.at_ns)
 
-    @property
-    def slurm_age_seconds(self) -> float:
-        """Seconds since node states were read; infinite before the first reading."""
-        if self.nodes_read_seconds is None:
-            return float("inf")
-        return self.clock.monotonic() - self.nodes_read_seconds
-
     # ---- judgement --------------------------------------------------------------------
 
     async def judge(self) -> None:
@@ -319,7 +318,7 @@ class Head:
         async with self._judging:
             loop = asyncio.get_running_loop()
             now_ns = self.clock.now_ns()
-            expected = {name: node.gpus_configured for name, node in self.nodes.items()}
+            expected = self.desk.expected_gpus()
             judgement = await loop.run_in_executor(
                 self._watch_thread, self.watch.judge, now_ns, expected, self.groups()
             )
@@ -344,7 +343,7 @@ class Head:
         judgement = self.judgement
         return Situation(
             nodes=self.nodes,
-            slurm_age_seconds=self.slurm_age_seconds,
+            slurm_age_seconds=self.desk.age_seconds,
             facts=judgement.facts,
             silences=judgement.silences,
             risks=judgement.risks,
@@ -354,14 +353,9 @@ class Head:
         )
 
     def groups(self) -> Groups:
-        """The groups of each node: as configured, by Slurm's features, by the fabric."""
-        found = [self._configured_groups]
-        found.append(of_features({name: one.features for name, one in self.nodes.items()}))
-        for loop in self.loops:
-            told = getattr(loop.source, "groups", None)
-            if told is not None:
-                found.append(told())
-        return joined(*found)
+        """The groups of each node: as configured, by Slurm, by the fabric."""
+        told = [getattr(loop.source, "groups", None) for loop in self.loops]
+        return self.desk.groups(*(groups() for groups in told if groups is not None))
 
     def _decide_and_act(self, now_ns: int) -> tuple[Decision, ...]:
         """In the hand thread: nothing else writes to ledger or Slurm meanwhile."""
@@ -372,9 +366,7 @@ class Head:
         final = tuple(self.drains.carry_out(decisions, now_ns))
         fresh = [one.node for one in final if one.action is Action.DRAIN and one.guard is None]
         if fresh:
-            # People who look now should see the reason, not wait for the next reading.
-            with contextlib.suppress(SlurmError):
-                self.nodes = {**self.nodes, **self.adapter.nodes(fresh)}
+            self.desk.read_again(fresh)
         self.look_at_ledger()
         return final
 

@@ -111,12 +111,12 @@ class HeadEyes:
 
     def _slurm(self) -> SlurmView:
         head = self._head
-        age = head.slurm_age_seconds
+        age = head.desk.age_seconds
         return SlurmView(
             adapter=head.adapter.name,
-            up=not head.slurm_fault,
+            up=not head.desk.fault,
             age_seconds=age if math.isfinite(age) else head.clock.monotonic(),
-            text=head.slurm_fault,
+            text=head.desk.fault,
         )
 
     async def nodes(self) -> Sequence[NodeView]:
@@ -346,6 +346,8 @@ class HeadEyes:
         """Yes to a waiting drain; judged and written at once."""
         found = await self._word(self._head.drains.approve, case, user)
         self._head.wake()
+        if found.state == "proposed":
+            return f"{found.node}: case {found.id[:4]} has your yes; another person's is needed too"
         return f"{found.node}: case {found.id[:4]} approved; it is drained when every guard passes"
 
     async def deny(self, case: str, user: str) -> str:

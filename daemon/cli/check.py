@@ -99,13 +99,23 @@ def _agent_findings(config: Config, folder: Path) -> list[Finding]:
 
 def _head_findings(config: Config, folder: Path) -> list[Finding]:
     from daemon.assemble import make_adapter, make_slurm_source
+    from daemon.points import HEAD_NODE
+    from daemon.sources import make_all
 
     source = make_slurm_source(config, folder)
     found = _read_once(source, "")
     if found.ok and source.latest is not None:
         found = Finding("slurm", True, f"{len(source.latest.nodes)} nodes read")
     adapter = make_adapter(config)
-    return [found, Finding("adapter", True, f"{adapter.name}: writes with scontrol")]
+    try:
+        said = [Finding(f"adapter {adapter.name}", found.ok, line) for line in adapter.describe()]
+    finally:
+        adapter.close()
+    return [
+        found,
+        *said,
+        *(_read_once(one, "(head)") for one in make_all(config.head.sources, "(head)", folder)),
+    ]
 
 
 def _read_once(source: Source, node: str) -> Finding:

@@ -18,6 +18,7 @@ from daemon.head import Head
 from daemon.listen import ListenError, Listeners
 from daemon.logs import LEVELS, configure
 from daemon.notify import Notifier
+from daemon.slurm.jobs import JobTools
 from daemon.store.errors import StoreUnavailableError
 from daemon.tokens import TokenFile, TokensError
 from daemon.webhook import WebhookError
@@ -67,6 +68,7 @@ async def _serve(config: Config) -> None:
         clock=SystemClock(),
         adapter=make_adapter(config),
         slurm=make_slurm_source(config, config.head.state_dir),
+        job_tools=JobTools(config.slurm),
     )
     listeners = Listeners()
     heart: asyncio.Task[None] | None = None

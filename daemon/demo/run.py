@@ -218,7 +218,7 @@ def _keeps_up(head: Head, options: DemoOptions) -> bool:
     """Whether the head has read Slurm and judged within the last two periods."""
     late_seconds = 2 * options.period_seconds
     judged_seconds = (head.clock.now_ns() - head.judgement.now_ns) / NANOSECONDS
-    return head.slurm_age_seconds <= late_seconds and judged_seconds <= late_seconds
+    return head.desk.age_seconds <= late_seconds and judged_seconds <= late_seconds
 
 
 async def _tell(eyes: HeadEyes, say: Print) -> None:

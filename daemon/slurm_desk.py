@@ -1,0 +1,90 @@
+"""What the head knows of Slurm: the last reading, its age, and who stands with whom.
+
+One cycle of the ``slurm`` source fills it; policy, page and silence look here and never ask
+Slurm themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import structlog
+
+from collectors.sample import Batch, Cycle
+from collectors.slurm import SlurmSource
+from collectors.slurm_nodes import NodeState
+from daemon.groups import Groups, configured, joined, of_features
+from daemon.slurm.adapter import SlurmAdapter, SlurmError
+from daemon.slurm.topology import of_topology
+
+log = structlog.get_logger("tocsin.slurm")
+
+# Leaf switches are re-cabled by people: once an hour is often enough to ask.
+TOPOLOGY_SECONDS = 3600.0
+
+
+class SlurmDesk:
+    """The newest node states. Read from any thread: what is shown is replaced whole."""
+
+    def __init__(
+        self,
+        source: SlurmSource,
+        adapter: SlurmAdapter,
+        groups: Mapping[str, Mapping[str, str]],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self.source = source
+        self.adapter = adapter
+        self.nodes: Mapping[str, NodeState] = {}
+        self.fault = "not read yet"
+        self._monotonic = monotonic
+        self._cycle = Cycle(source, "", monotonic)
+        self._read_seconds: float | None = None
+        self._configured = configured(groups)
+        self._topology: Groups = {}
+        self._topology_seconds: float | None = None
+
+    def read(self, now_ns: int) -> Batch:
+        """One cycle, in a thread. ``batch.up`` tells whether ``nodes`` is new."""
+        batch = self._cycle.run(now_ns)
+        self.fault = batch.fault
+        reading = self.source.latest
+        if batch.up and reading is not None:
+            self.nodes = reading.nodes
+            self._read_seconds = self._monotonic()
+            self._read_topology()
+        return batch
+
+    def read_again(self, names: Iterable[str]) -> None:
+        """Reads a few nodes anew: people who look now should see what was just written."""
+        try:
+            self.nodes = {**self.nodes, **self.adapter.nodes(names)}
+        except SlurmError as error:
+            log.info("nodes_not_read_again", why=str(error))
+
+    def _read_topology(self) -> None:
+        now = self._monotonic()
+        asked = self._topology_seconds
+        if asked is not None and now - asked < TOPOLOGY_SECONDS:
+            return
+        self._topology_seconds = now
+        try:
+            self._topology = of_topology(self.adapter.topology(), self.nodes)
+        except SlurmError as error:
+            log.info("topology_not_read", why=str(error))
+
+    @property
+    def age_seconds(self) -> float:
+        """Seconds since node states were read; infinite before the first reading."""
+        if self._read_seconds is None:
+            return float("inf")
+        return self._monotonic() - self._read_seconds
+
+    def expected_gpus(self) -> dict[str, int]:
+        """The GPUs that Slurm's configuration gives each node."""
+        return {name: node.gpus_configured for name, node in self.nodes.items()}
+
+    def groups(self, *more: Groups) -> dict[str, tuple[str, ...]]:
+        """Each node's racks, feeds and leaf switches: configured, by feature, by topology."""
+        features = {name: node.features for name, node in self.nodes.items()}
+        return joined(self._configured, of_features(features), self._topology, *more)
