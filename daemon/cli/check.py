@@ -111,11 +111,8 @@ def _head_findings(config: Config, folder: Path) -> list[Finding]:
         said = [Finding(f"adapter {adapter.name}", found.ok, line) for line in adapter.describe()]
     finally:
         adapter.close()
-    return [
-        found,
-        *said,
-        *(_read_once(one, "(head)") for one in make_all(config.head.sources, "(head)", folder)),
-    ]
+    polled = make_all(config.head.sources, HEAD_NODE, folder)
+    return [found, *said, *(_read_once(one, HEAD_NODE) for one in polled)]
 
 
 def _read_once(source: Source, node: str) -> Finding:
