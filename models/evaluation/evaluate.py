@@ -137,7 +137,7 @@ def evaluate(
         "fleet_events_set_aside": len(labels.fleet_events),
         "costs": {name: getattr(costs, name) for name in Costs.__slots__},
         "scorers": judged,
-        "gate": _gate(judged),
+        "gate": decide_gate(judged),
         "notes": notes,
     }
     return found
@@ -304,13 +304,16 @@ def _reaction(labels: Labels, tested: list[Target]) -> dict[str, Any]:
     }
 
 
-def _gate(judged: Mapping[str, Any]) -> dict[str, Any]:
-    """A learned model ships off unless it beats the rival on net GPU-hours at budget 2."""
+def decide_gate(judged: Mapping[str, Any]) -> dict[str, Any]:
+    """A learned model ships off unless it beats the rival on net GPU-hours at budget 2.
+
+    It has to win something as well: to lose less than the rival is no reason to drain.
+    """
     if "learned" not in judged or "2" not in judged["learned"]["budgets"]:
         return {"learned": "off", "why": "no learned model was judged"}
     ours = judged["learned"]["budgets"]["2"]["net_gpu_hours"]
     theirs = judged["rival"]["budgets"]["2"]["net_gpu_hours"]
-    won = ours > theirs
+    won = ours > max(theirs, 0.0)
     return {
         "learned": "on" if won else "off",
         "why": f"net GPU-hours at 2 false drains per 1000 node-days: {ours:g} against {theirs:g}",

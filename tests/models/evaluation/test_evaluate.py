@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from models.evaluation.alarms import alarms, node_days, threshold_at
-from models.evaluation.evaluate import Costs, Evaluation, evaluate
+from models.evaluation.evaluate import Costs, Evaluation, decide_gate, evaluate
 from models.evaluation.events import Record, Target, from_truth
 from models.evaluation.report import html
 from models.simulate import Truth
@@ -133,7 +133,7 @@ def test_gate_says_on_or_off_and_why(judged: Evaluation) -> None:
     gate = judged.result["gate"]
     scorers = judged.result["scorers"]
     ours, theirs = (scorers[name]["budgets"]["2"]["net_gpu_hours"] for name in ("learned", "rival"))
-    assert gate["learned"] == ("on" if ours > theirs else "off")
+    assert gate["learned"] == ("on" if ours > max(theirs, 0.0) else "off")
     assert f"{ours:g}" in gate["why"]
 
 
@@ -145,3 +145,17 @@ def test_report_is_one_page_that_needs_nothing_else(judged: Evaluation) -> None:
         assert name in page
     assert "src=" not in page
     assert "href=" not in page
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "gate"),
+    [(100.0, 50.0, "on"), (40.0, 50.0, "off"), (-96.0, -224.0, "off"), (0.0, 0.0, "off")],
+)
+def test_model_that_only_loses_less_than_the_rival_stays_off(
+    ours: float, theirs: float, gate: str
+) -> None:
+    scorers = {
+        name: {"budgets": {"2": {"net_gpu_hours": net}}}
+        for name, net in (("learned", ours), ("rival", theirs))
+    }
+    assert decide_gate(scorers)["learned"] == gate
