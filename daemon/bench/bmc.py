@@ -29,7 +29,7 @@ from statistics import median
 from collectors.ipmi import Options, make
 from collectors.sample import Batch, Context
 from daemon.bench.bmc_standin import addresses
-from daemon.bench.figures import resident_mebibytes
+from daemon.bench.figures import Figure, resident_mebibytes
 
 TESTBED = Path(__file__).resolve().parents[2] / "tests" / "testbed" / "bmc" / "ipmibmc"
 NET, STANDIN_NET, PORT = "127.62.7", "127.64", 16_623
@@ -71,6 +71,23 @@ def standins(count: int = 10_000, cycles: int = 3) -> Figures:
     finally:
         process.kill()
         process.wait()
+
+
+REAL_LIMIT = 100
+
+
+def bench_bmc(count: int, cycles: int) -> Iterator[Figure]:
+    """The same as lines of ``tocsin bench``: real simulators, and ``count`` stand-ins."""
+    some = min(count, REAL_LIMIT)
+    for kind, number, measure in (("simulators", some, real), ("stand-ins", count, standins)):
+        try:
+            found = measure(number, cycles)
+        except RuntimeError as error:
+            yield Figure(f"bmc {kind}: not measured: {error}", 0.0, "")
+            continue
+        for name, value in found.items():
+            unit = name.rpartition("_")[2] if "_" in name else ""
+            yield Figure(f"{number} BMC {kind}: {name}", value, unit)
 
 
 def _tocsin(folder: Path, hosts: Sequence[str], port: int, cycles: int) -> Figures:

@@ -16,12 +16,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
 from collectors.fabric import FabricSource, Options, make
 from collectors.sample import Context
+from daemon.bench.figures import Figure
 
 TESTBED = Path(__file__).resolve().parents[2] / "tests" / "testbed" / "ib" / "ibfabric"
 MINUTE_NS = 60_000_000_000
@@ -54,6 +55,22 @@ def figures(hosts: int, cycles: int = 5) -> Figures:
             return {"hosts": float(hosts), **found}
         finally:
             subprocess.run([TESTBED, "stop"], env=env, capture_output=True, check=False)
+
+
+def bench_fabric(hosts: int, cycles: int) -> Iterator[Figure]:
+    """The same as lines of ``tocsin bench``; one line with why where there is no fabric."""
+    try:
+        found = figures(hosts, cycles)
+    except RuntimeError as error:
+        yield Figure(f"fabric: not measured: {error}", 0.0, "")
+        return
+    reach = {"ibqueryerrors_ratio": "1.2"}
+    for name, value in found.items():
+        yield Figure(f"fabric of {hosts} hosts: {name}", value, _unit(name), reach.get(name, ""))
+
+
+def _unit(name: str) -> str:
+    return name.rpartition("_")[2] if "_" in name else ""
 
 
 def _run(command: Sequence[str], env: dict[str, str]) -> str:

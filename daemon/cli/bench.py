@@ -48,7 +48,27 @@ def _agent(folder: Path, nodes: int, steps: int) -> Iterator[Figure]:
     yield from bench_agent(folder / "agent", max(30.0, float(steps)))
 
 
-BENCHES: dict[str, Bench] = {"agent": _agent, "store": _store, "gateway": _gateway}
+def _fabric(folder: Path, nodes: int, steps: int) -> Iterator[Figure]:
+    from daemon.bench.fabric import bench_fabric
+
+    del folder
+    yield from bench_fabric(nodes, max(1, min(steps, 5)))
+
+
+def _bmc(folder: Path, nodes: int, steps: int) -> Iterator[Figure]:
+    from daemon.bench.bmc import bench_bmc
+
+    del folder
+    yield from bench_bmc(nodes, max(1, min(steps, 3)))
+
+
+BENCHES: dict[str, Bench] = {
+    "agent": _agent,
+    "bmc": _bmc,
+    "fabric": _fabric,
+    "gateway": _gateway,
+    "store": _store,
+}
 
 
 def options(parser: argparse.ArgumentParser, verb: str) -> None:

@@ -202,7 +202,7 @@ class Readings:
         self.bytes_moved = self.bytes_moved + traffic * up
         fields: dict[str, Floats] = {
             "state": np.where(up, 4.0, 1.0),
-            "physical_state": np.where(up, 5.0, 3.0),
+            "physical_state": np.where(up, 5.0, 2.0),  # a cut cable: Polling
             "rate_bits_per_second": np.where(up, 400e9, 10e9),
             "symbol_errors_total": state.ib_symbol.copy(),
             "link_recoveries_total": np.floor(state.ib_symbol / 100),
