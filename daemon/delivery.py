@@ -1,11 +1,14 @@
 """Gets one body of line protocol to a server, whatever the server answers.
 
-2xx, it is done; 400, the lines that the answer names (or all) are set aside in a quarantine
-file and it is done; 413, it is sent in halves; anything else, it is not done, and the pause
-before the next attempt has full jitter and is not shorter than Retry-After, so that ten
-thousand senders whose server comes back do not call at once.
+2xx, it is done. 400 and 422, the lines that the answer names are set aside in a quarantine
+file; where it names none (InfluxDB 1 and 2 do not), the body is sent in halves until the bad
+lines stand alone, for such a server may have refused the good ones with them, and keeps equal
+points once. 413, it is sent in halves too. Anything else, it is not done, and the pause before
+the next attempt has full jitter and is not shorter than Retry-After, so that ten thousand
+senders whose server comes back do not call at once.
 
 Source of the pauses: https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/
+Source of 422 (partial write of InfluxDB 2): https://docs.influxdata.com/influxdb/v2/api/
 """
 
 from __future__ import annotations
@@ -15,16 +18,22 @@ import gzip
 import json
 import logging
 import random
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from collectors.line_reader import fold_lines
+from collectors.lines import LINE_LIMIT_BYTES
 from collectors.sample import clip
 
 log = logging.getLogger("tocsin.delivery")
 
 _BACKOFF_FIRST_SECONDS = 0.5
+# So many refusals of one body are looked into by halves; what is left then is set aside whole.
+_REFUSALS_LIMIT = 400
+_DROPPED = re.compile(rb"\bdropped=(\d{1,9})\b")
 
 
 @dataclass(slots=True)
@@ -83,27 +92,37 @@ class Delivery:
 
     async def _settle(self, body: bytes, key: str) -> Answer | None:
         """None when nothing of ``body`` need be sent again, else the answer that says why."""
+        refused: list[_Refused] = []
+        failed = await self._try(body, key, refused)
+        if failed is None and refused:
+            # Only now: a body that is sent again would be set aside again.
+            await asyncio.to_thread(self._set_aside, refused)
+        return failed
+
+    async def _try(self, body: bytes, key: str, refused: list[_Refused]) -> Answer | None:
         answer = await self.post(body, key)
         if 200 <= answer.status < 300:
             return None
-        if answer.status == 400:
-            await asyncio.to_thread(self._set_aside, answer, body)
+        if answer.status not in (400, 413, 422):
+            return answer
+        lines = _lines(gzip.decompress(body))
+        if named := _named_lines(answer.body):
+            refused.append(_Refused(answer, [lines[n - 1] for n in named if 0 < n <= len(lines)]))
             return None
-        if answer.status == 413:
-            return await self._send_halves(body, answer)
-        return answer
-
-    async def _send_halves(self, body: bytes, answer: Answer) -> Answer | None:
-        """A body that is too large in two; a single line that is too large is set aside."""
-        lines = gzip.decompress(body).splitlines(keepends=True)
-        if len(lines) < 2:
-            await asyncio.to_thread(self._set_aside, answer, body)
+        kept = [line for line in lines if line.strip()]
+        found = _DROPPED.search(answer.body)
+        if (
+            len(kept) < 2
+            or (found is not None and int(found[1]) >= len(kept))
+            or len(refused) >= _REFUSALS_LIMIT
+        ):
+            refused.append(_Refused(answer, kept))
             return None
-        middle = len(lines) // 2
-        for part in (lines[:middle], lines[middle:]):
+        middle = len(kept) // 2
+        for part in (kept[:middle], kept[middle:]):
             # Without a key: a store keeps equal points once, the key names the whole.
-            failed = await self._settle(gzip.compress(b"".join(part), 1), "")
-            if failed is not None:
+            packed = gzip.compress(b"\n".join([*part, b""]), 1)
+            if (failed := await self._try(packed, "", refused)) is not None:
                 return failed
         return None
 
@@ -115,22 +134,46 @@ class Delivery:
             return f"{self.where} refuses our token ({answer.status}): {detail}"
         return f"{self.where} answers {answer.status}: {detail}"
 
-    def _set_aside(self, answer: Answer, body: bytes) -> None:
-        """Writes the refused lines, as the answer names them or else all, to the quarantine."""
-        lines = gzip.decompress(body).splitlines()
-        named = _named_lines(answer.body)
-        refused = [lines[n - 1] for n in named if 0 < n <= len(lines)] if named else lines
-        self.counts.quarantined_lines += len(refused)
-        reason = answer.body.decode("utf-8", "replace").replace("\n", " ")[:300]
-        log.error("%s refused lines, of %d: %s", self.where, len(refused), reason)
-        text = b"".join([b"# " + reason.encode() + b"\n", *(line + b"\n" for line in refused)])
+    def _set_aside(self, refused: list[_Refused]) -> None:
+        """Writes refused lines and the server's words on them to the quarantine."""
+        parts: list[bytes] = []
+        for one in refused:
+            self.counts.quarantined_lines += len(one.lines)
+            reason = one.answer.body.decode("utf-8", "replace").replace("\n", " ")[:300]
+            parts += [b"# " + reason.encode() + b"\n", *(line + b"\n" for line in one.lines)]
+        count = sum(len(one.lines) for one in refused)
+        first = refused[0].answer.body.decode("utf-8", "replace").replace("\n", " ")[:300]
+        log.error("%s refused %d lines: %s", self.where, count, first)
+        text = b"".join(parts)
         try:
             self.quarantine.parent.mkdir(parents=True, exist_ok=True)
             with open(self.quarantine, "ab") as file:
                 if file.tell() + len(text) <= self.quarantine_limit_bytes:
                     file.write(text)
+                else:
+                    log.error("quarantine %s is full: only counted", self.quarantine)
         except OSError as error:
             log.warning("quarantine %s: %s", self.quarantine, error.strerror)
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """Lines that a server will never take, and what it said."""
+
+    answer: Answer
+    lines: list[bytes]
+
+
+def _lines(body: bytes) -> list[bytes]:
+    """The lines of ``body`` by physical number; a text that holds line breaks stays one line.
+
+    Its further numbers are empty, so that a number that an answer names is found.
+    """
+    found: list[bytes] = []
+    for _, line in fold_lines(body, LINE_LIMIT_BYTES):
+        found.append(line)
+        found.extend([b""] * line.count(b"\n"))
+    return found
 
 
 def _named_lines(answer: bytes) -> list[int]:

@@ -246,18 +246,41 @@ async def test_retry_after_is_waited_for_and_nothing_is_lost(store: Store) -> No
 
 
 async def test_what_is_refused_is_set_aside_and_never_sent_again(store: Store) -> None:
-    said = b'{"code":"invalid","message":"partial write: field type conflict: dropped=1"}'
-    with Recorded([(400, {}, said)]) as server:
+    said = b'{"code":"invalid","message":"partial write: points beyond retention dropped=3"}'
+    with Recorded([(422, {}, said)]) as server:
         sink = sink_for(store, server.url)
         put(store, 0, 2)
         put(store, 2, 1)
         await drain(sink)
         assert len(server.asked) == 1
         kept = (sink.tail.directory / "quarantine.lines").read_text()
-        assert "field type conflict" in kept
+        assert "beyond retention" in kept
         assert kept.count("number=") == 3
         assert "3 lines refused" in sink.fault()
         await sink.close()
+
+
+async def test_influxdb_1_6_keeps_the_good_lines_of_a_batch_with_bad_ones(
+    store: Store, influx1: Influx1
+) -> None:
+    influx1.create("mixed")
+    influx1.write("mixed", f'gpu,node=n1 number="text first" {START_NS - 10**9}'.encode())
+    sink = sink_for(store, influx1.url, bucket="mixed")
+    # ``number`` of gpu is text there: these lines conflict, those of host do not.
+    put(store, 0, 20, "host")
+    store.append([sample("gpu", START_NS, {"number": 1.0}, node="n1")])
+    store.append([sample("gpu", START_NS + 1, {"number": 2.0}, node="n1")])
+    store.commit()
+    put(store, 20, 20, "host")
+    await drain(sink)
+    answer = influx1.query("mixed", "SELECT count(number) FROM host")["results"][0]
+    assert answer["series"][0]["values"][0][1] == 40
+    kept = (sink.tail.directory / "quarantine.lines").read_text()
+    assert [line.split(" ")[1] for line in kept.splitlines() if line[0] != "#"] == [
+        "number=1.0",
+        "number=2.0",
+    ]
+    await sink.close()
 
 
 async def test_a_body_that_is_too_large_goes_in_halves(store: Store) -> None:
