@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from collectors.command import Runner
+from collectors.fabric import STATE_FILE, SubnetSettings
 from collectors.fabric_cabling import load_cabling
 from collectors.fabric_subnet import PortPoint, Subnet, SubnetOptions, SubnetReading
 from collectors.ib_sysfs import PortReading, devices, read_device
@@ -28,8 +29,7 @@ class Reach:
     """Through what, for how long and where it is looked."""
 
     seconds: float = 5.0
-    adapter: str = ""
-    port: int = 0
+    subnets: tuple[SubnetSettings, ...] = (SubnetSettings(),)
     description: str = ""
     state_dir: Path = Path("/nonexistent")
     root: Path = Path("/")
@@ -39,11 +39,11 @@ class Reach:
 
 @dataclass(slots=True)
 class _Seen:
-    """The fabric at the begin and the end of the observation."""
+    """One subnet at the begin and the end of the observation."""
 
+    subnet: Subnet
     first: SubnetReading | None = None
     last: SubnetReading | None = None
-    subnet: Subnet | None = None
     fault: str = ""
 
 
@@ -67,28 +67,34 @@ def gather(
         raise ValueError(f"--description is no regular expression: {error}") from error
     runner = Runner()
     here = reach.local or node == socket.gethostname().split(".")[0]
-    seen, local = _Seen(), _Local()
-    if reach.fabric:
-        options = SubnetOptions(
-            adapter=reach.adapter, port=reach.port, description=pattern, rediscover_seconds=0.0
-        )
-        cabling = load_cabling(reach.state_dir / "cabling.json", options.name)
-        seen.subnet = Subnet(options, runner, cabling)
+    rails, local = _rails(reach, pattern, runner) if reach.fabric else [], _Local()
+    for seen in rails:
         seen.first = _sweep(seen, now_ns())
     if here:
         local.first = _ports(reach.root, local)
-    if reach.seconds > 0 and (seen.first or local.first):
+    if reach.seconds > 0 and (local.first or any(seen.first for seen in rails)):
         sleep(reach.seconds)
-    if seen.first is not None:
-        seen.last = _sweep(seen, now_ns())
+    for seen in rails:
+        if seen.first is not None:
+            seen.last = _sweep(seen, now_ns())
     if here:
         local.last = _ports(reach.root, local)
         local.messages = _messages(runner)
-    return _evidence(node, reach, seen, local, here)
+    return _evidence(node, reach, rails, local, here)
+
+
+def _rails(reach: Reach, pattern: re.Pattern[str] | None, runner: Runner) -> list[_Seen]:
+    rails: list[_Seen] = []
+    for one in reach.subnets:
+        options = SubnetOptions(
+            one.name, one.adapter, one.port, description=pattern, rediscover_seconds=0.0
+        )
+        cabling = load_cabling(reach.state_dir / STATE_FILE, one.name)
+        rails.append(_Seen(Subnet(options, runner, cabling)))
+    return rails
 
 
 def _sweep(seen: _Seen, now_ns: int) -> SubnetReading | None:
-    assert seen.subnet is not None
     try:
         return seen.subnet.read(now_ns, DEADLINE_SECONDS)
     except SourceUnavailable as error:
@@ -114,36 +120,52 @@ def _messages(runner: Runner) -> tuple[str, ...] | None:
     return tuple(clip(line, 200) for line in lines[-20:])
 
 
-def _evidence(node: str, reach: Reach, seen: _Seen, local: _Local, here: bool) -> Evidence:
-    reading = seen.last or seen.first
-    missing: list[str] = []
-    if reach.fabric and reading is None:
-        missing.append(f"the fabric: {clip(seen.fault, 300)}")
+def _evidence(
+    node: str, reach: Reach, rails: Sequence[_Seen], local: _Local, here: bool
+) -> Evidence:
+    missing = [
+        f"the fabric: {clip(seen.fault, 300)}" for seen in rails if not (seen.last or seen.first)
+    ]
     if here and local.fault:
         missing.append(local.fault)
     if not here:
         missing.append(f"{node}'s own end, IPoIB and kernel log: run this on {node}, too")
-    up: bool | None = None
-    words = ""
-    if reading is not None:
-        manager = reading.manager
-        up = manager is not None and manager.state == MASTER
-        words = (
-            f"answers at LID {manager.lid}, {manager.activity} actions so far"
-            if manager is not None and up
-            else clip(reading.manager_fault, 200)
-        )
-    links = _links(node, seen, local, up)
-    return Evidence(node, tuple(links), up, words, local.messages, tuple(missing), reach.seconds)
+    # Where several rails were read, one without a manager is what is told.
+    managers = [_manager(seen) for seen in rails if seen.last or seen.first]
+    up, words = min(managers, default=(None, ""))
+    links: dict[str, LinkEvidence] = {}
+    for seen in rails:
+        links.update(_links(node, seen, local))
+    for name, own in local.last.items():
+        if name not in links:
+            before = local.first.get(name)
+            view = LinkView(_end(before.fields if before else {}, own.fields), manager_up=up)
+            links[name] = LinkEvidence(name, view, "node", *_service(own))
+    told = tuple(links[name] for name in sorted(links))
+    return Evidence(node, told, up, words, local.messages, tuple(missing), reach.seconds)
 
 
-def _links(node: str, seen: _Seen, local: _Local, manager_up: bool | None) -> list[LinkEvidence]:
+def _manager(seen: _Seen) -> tuple[bool, str]:
+    reading = seen.last or seen.first
+    assert reading is not None
+    manager = reading.manager
+    if manager is None or manager.state != MASTER:
+        return False, clip(reading.manager_fault, 200)
+    return True, f"answers at LID {manager.lid}, {manager.activity} actions so far"
+
+
+def _links(node: str, seen: _Seen, local: _Local) -> dict[str, LinkEvidence]:
+    """The links of ``node`` in one subnet, by port name."""
+    if not (seen.last or seen.first):
+        return {}
     first = _points(seen.first)
     last = _points(seen.last or seen.first)
-    found: dict[str, LinkEvidence] = {}
-    cables = seen.subnet.cabling.cables if seen.subnet is not None else {}
-    names = seen.subnet.cabling.names if seen.subnet is not None else {}
+    cables, names = seen.subnet.cabling.cables, seen.subnet.cabling.names
     sick = _sick_hosts(seen, last)
+    mine = sum(1 for cable in cables.values() if cable.node == node)
+    mine_sick = max(1, sum(hosts.count(node) for hosts in sick.values()))
+    manager_up, _ = _manager(seen)
+    found: dict[str, LinkEvidence] = {}
     for (guid, number), cable in cables.items():
         if cable.node != node:
             continue
@@ -157,9 +179,6 @@ def _links(node: str, seen: _Seen, local: _Local, manager_up: bool | None) -> li
             else _end_of(first.get(adapter_key), last.get(adapter_key))
         )
         switch_key = (guid, str(number))
-        switch = _end_of(first.get(switch_key), last.get(switch_key))
-        hosts = {one.node for (where, _), one in cables.items() if where == guid}
-        mine = [one for one in cables.values() if one.node == node]
         rates = [
             point.fields["rate_bits_per_second"]
             for (where, _), point in last.items()
@@ -170,25 +189,19 @@ def _links(node: str, seen: _Seen, local: _Local, manager_up: bool | None) -> li
         ]
         view = LinkView(
             host,
-            switch,
+            _end_of(first.get(switch_key), last.get(switch_key)),
             names.get(guid, guid),
             number,
-            len(hosts),
+            len({one.node for (where, _), one in cables.items() if where == guid}),
             len(set(sick.get(guid, []))),
-            len(mine),
-            max(1, sum(hosts_.count(node) for hosts_ in sick.values())),
+            mine,
+            mine_sick,
             manager_up,
             False,
             usual_rate(rates),
         )
         found[name] = LinkEvidence(name, view, "node" if own else "fabric", *_service(own))
-    for name, own in local.last.items():
-        if name not in found:
-            before = local.first.get(name)
-            host = _end(before.fields if before else {}, own.fields)
-            view = LinkView(host, manager_up=manager_up)
-            found[name] = LinkEvidence(name, view, "node", *_service(own))
-    return [found[name] for name in sorted(found)]
+    return found
 
 
 def _service(
@@ -223,8 +236,6 @@ def _end(first: Mapping[str, float], last: Mapping[str, float]) -> End:
 def _sick_hosts(seen: _Seen, points: Mapping[tuple[str, str], PortPoint]) -> dict[str, list[str]]:
     """Switch GUID -> the hosts whose ports there are not well, once per port."""
     found: dict[str, list[str]] = {}
-    if seen.subnet is None:
-        return found
     for (guid, number), cable in seen.subnet.cabling.cables.items():
         point = points.get((guid, str(number)))
         if point is None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from collectors.fabric import STATE_FILE, FabricSource
+from daemon.cli.diagnose import options, reach_of
 from daemon.cli.main import main
+from daemon.config import Config
+from daemon.sources import make_all
 from models.diagnosis import Evidence, LinkEvidence, diagnose, report_lines, usual_rate
 from models.links import End, LinkView, Part
 from tests.testbed.ib import fake_sysfs
@@ -77,10 +82,39 @@ def test_a_dead_link_is_found_by_the_cabling_that_the_head_remembers(
     rows = [["0xfc6a1c0300200000", 4, "gpu-0004", "mlx5_0", "0xb8cef60300100031", 1, "leaf-0-0"]]
     (state / "cabling.json").write_text(json.dumps({"ib": rows}))
     fabric.console('Unlink "H-gpu-0004-r0"[1]')
-    code, text = ask(capsys, "gpu-0004", "--state-dir", str(state))
+    config = tmp_path / "tocsin.toml"
+    config.write_text(f'[head]\nstate_dir = "{tmp_path}"\n[head.sources.fabric]\n')
+    code, text = ask(capsys, "gpu-0004", "--config", str(config))
     assert code == 1
     assert "leaf-0-0 port 4 Down/Polling" in text
     assert "-> host (open)" in text
+
+
+def test_every_rail_of_the_configuration_is_read_and_one_that_fails_is_said(
+    own: Callable[..., Fabric], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    own("--hosts", "4")
+    config = tmp_path / "tocsin.toml"
+    config.write_text(
+        '[[head.sources.fabric.subnets]]\nname = "rail0"\n'
+        '[[head.sources.fabric.subnets]]\nname = "rail1"\nadapter = "nosuch0"\n'
+    )
+    code, text = ask(capsys, "gpu-0002", "--config", str(config))
+    assert code == 0, text
+    assert "leaf-0-0 port 2 Active/LinkUp" in text
+    assert "Not seen: the fabric: rail1:" in text
+
+
+def test_what_the_head_remembers_is_where_the_head_keeps_it(tmp_path: Path) -> None:
+    config = Config.model_validate(
+        {"head": {"state_dir": str(tmp_path), "sources": {"fabric": {}}}}
+    )
+    (source,) = make_all(config.head.sources, "head", config.head.state_dir)
+    parser = argparse.ArgumentParser()
+    options(parser, "diagnose")
+    reach = reach_of(parser.parse_args(["ib", "n1"]), config.head)
+    assert isinstance(source, FabricSource)
+    assert source._path == reach.state_dir / STATE_FILE
 
 
 def test_errors_that_grow_while_it_watches_are_placed(
