@@ -16,6 +16,7 @@ from dataclasses import replace
 from collectors.slurm_nodes import NodeState
 from daemon.cases import Case, State
 from daemon.decisions import Action, Decision, Guard, Mode
+from daemon.flaps import Flaps
 from daemon.hand import NOTE_BEGIN, SELF, Hand, may_note
 from daemon.ledger import SECOND_NS, Ledger
 from daemon.limits import Limits
@@ -42,6 +43,7 @@ class Drains:
     ) -> None:
         self._hand = Hand(adapter, ledger)
         self._reconciler = Reconciler(self._hand, ledger, limits, mode)
+        self._flaps = Flaps(ledger, limits)
         self._ledger = ledger
         self._limits = limits
         self._mode = mode
@@ -164,13 +166,20 @@ class Drains:
 
     def reconcile(self, nodes: Mapping[str, NodeState], now_ns: int) -> list[Returned]:
         """Holds the ledger against a reading of Slurm; answers the nodes that came back."""
-        return self._reconciler.reconcile(nodes, now_ns)
+        returned = self._reconciler.reconcile(nodes, now_ns)
+        self._flaps.watch(now_ns)
+        return returned
 
     def resume(self, node: str, user: str, now_ns: int) -> Returned:
         """Lifts our own drain of ``node``. Raises RefusedError for anybody else's."""
         case = self._ledger.case_of(node)
         if case is None:
             raise RefusedError(self._not_ours(node))
+        if self._flaps.locked(node):
+            raise RefusedError(
+                f"{node} was {self._flaps.why(node, now_ns) or 'drained too often'}; replace the "
+                f"part, or say tocsin unlock {node} first, if you mean it"
+            )
         asked = self._ledger.move(
             case, case.state, now_ns, user=user, verb="resume", text="", return_by=user
         )

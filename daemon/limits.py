@@ -62,7 +62,8 @@ class Limits(Section):
 
     # A node that came back is not drained again for a *risk* so soon.
     hold_down_seconds: float = Field(default=3600.0, ge=0, le=30 * 86_400)
-    # So many drains of one node within the window: the advice is to replace the part.
+    # So many drains of one node within the window: the advice is to replace the part, and the
+    # node stays drained, locked, until a person has said tocsin unlock.
     flap_drains: int = Field(default=3, ge=1, le=1000)
     flap_window_seconds: float = Field(default=30 * 86_400.0, gt=0, le=365 * 86_400)
 

@@ -180,6 +180,13 @@ class Interleavings(RuleBasedStateMachine):
         except Killed:
             self.restart()
 
+    @rule(node=NODES)
+    def a_person_unlocks(self, node: str) -> None:
+        try:
+            self.house.drains.unlock(node, "bob", self.clock.pass_seconds(1))
+        except RefusedError:
+            return
+
     # ---- people ----------------------------------------------------------------------------
 
     @rule(node=NODES)
