@@ -198,10 +198,12 @@ def _records(text: str | bytes, now_ns: int) -> Iterator[tuple[Record | None, Pr
     # Nearly all lines say nothing to us: jump to those that may, unless every line counts
     # (JSON may spell its message in numbers; "[  +0.1]" is time since the line before).
     jump = b'"MESSAGE"' not in body and b"[  +" not in body
-    start, size = 0, len(body)
+    # Empty lines at the end are none; the one line end that may follow the last line counts.
+    last = len(body.rstrip(b"\n"))
+    start, size = 0, min(len(body), last + 1)
     while start < size:
         if jump:
-            start, before = _next_of_interest(body, start, now_ns, before)
+            start, before = _next_of_interest(body, start, last, now_ns, before)
         end = body.find(b"\n", start)
         whole = end >= 0
         end = end if whole else size
@@ -217,12 +219,12 @@ def _records(text: str | bytes, now_ns: int) -> Iterator[tuple[Record | None, Pr
 
 
 def _next_of_interest(
-    body: bytes, start: int, now_ns: int, before: Record | None
+    body: bytes, start: int, last: int, now_ns: int, before: Record | None
 ) -> tuple[int, Record | None]:
     """Where the next line begins that may be an event (or the last line, for its time), and
     the record of the line before it where an indented line needs its stamp."""
     hit = _TRIGGER_BYTES.search(body, start)
-    at = len(body.rstrip(b"\n")) if hit is None else hit.start()
+    at = last if hit is None else hit.start()
     here = max(start, body.rfind(b"\n", start, at) + 1)
     if here > start and body[here : here + 1] in (b" ", b"\t"):
         above = max(start, body.rfind(b"\n", start, here - 1) + 1)

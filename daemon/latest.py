@@ -97,7 +97,6 @@ class Latest:
 _HEADS_OWN = frozenset({"slurm_node", "slurm_event", "risk", "decision", "bmc", "fabric_port"})
 
 
-
 def _gpu(node: NodeNow, sample: Sample, arrival_ns: int) -> None:
     index = sample.tag("gpu")
     if not index.isdigit() or len(node.gpus) >= _PER_NODE_LIMIT:

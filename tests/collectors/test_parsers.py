@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 import tracemalloc
 from pathlib import Path
 
@@ -72,20 +71,18 @@ class TestEveryParser:
         "piece",
         [b"a", b"\n", b",", b"<a>", b"{", b"[", b"0 ", b'"', b"GPU 0: x (UUID: ", b"| ", b"\xc3"],
     )
-    def test_a_long_monotonous_text_takes_little_time_and_memory(
+    def test_a_long_monotonous_text_takes_bounded_memory_and_ends(
         self, name: str, piece: bytes
     ) -> None:
-        text = piece * (500_000 // len(piece))
+        # A reader that backtracks would not end within the test's own time limit.
+        text = piece * (200_000 // len(piece))
         tracemalloc.start()
-        begin = time.process_time()
         try:
             check(*PARSERS[name](text, "n1", NOW_NS))
-            seconds = time.process_time() - begin
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        assert peak < 100_000_000, f"{peak / 1e6:.0f} MB for 0.5 MB of text"
-        assert seconds < 10, f"{seconds:.1f} s for 0.5 MB of text"
+        assert peak < 60_000_000, f"{peak / 1e6:.0f} MB for 0.2 MB of text"
 
 
 def test_the_node_tag_is_the_one_handed_in() -> None:
