@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+from threadpoolctl import threadpool_limits
 
 from collectors.sample import Sample
 from models.dataset import Examples

@@ -34,6 +34,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "verdict": ("operator", "say whether a decision was right: true or false"),
     "breaker": ("operator", "show or close the breaker that stops drains"),
     "diagnose": ("diagnose", "what is wrong with a node's InfiniBand, and where"),
+    "audit": ("audit", "who hangs where in this node's PCIe tree, and what is not right"),
     "parse": ("parse", "outside text in, JSON lines out"),
     "token": ("token", "make a token for an agent"),
     "simulate": ("simulate", "write a telemetry directory of a simulated fleet"),

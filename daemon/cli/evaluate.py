@@ -1,0 +1,54 @@
+"""``tocsin evaluate``: judges a risk model, with its rivals beside it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+EXAMPLE = """examples:
+  tocsin evaluate --telemetry /tmp/fleet --report /tmp/report.html
+  tocsin evaluate --telemetry DIR --model /tmp/model --json
+
+Without --model one is trained on the first 40 % of the time and judged on the last. The report is
+one page with its plots inside."""
+
+
+def options(parser: argparse.ArgumentParser, verb: str) -> None:
+    """The options of ``tocsin evaluate``."""
+    del verb
+    parser.epilog = EXAMPLE
+    parser.add_argument("--telemetry", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--model", type=Path, metavar="MODEL")
+    parser.add_argument("--without", action="append", default=[], metavar="MEASUREMENT[:FIELD]")
+    parser.add_argument("--report", type=Path, metavar="FILE.html")
+    parser.add_argument("--step", type=float, default=600.0, metavar="SECONDS",
+                        help="how often all nodes are scored")  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="everything as JSON")
+
+
+def run(arguments: argparse.Namespace, verb: str) -> int:
+    """Evaluates and prints."""
+    del verb
+    from models.artifact import ModelRefused, load
+    from models.evaluation import evaluate
+    from models.evaluation.report import html
+    from models.telemetry import Telemetry
+
+    try:
+        model = load(arguments.model) if arguments.model else None
+        telemetry = Telemetry(arguments.telemetry, arguments.without)
+        found = evaluate(telemetry, model=model, step_ns=int(arguments.step * 1e9))
+        if arguments.report:
+            arguments.report.write_text(html(found), encoding="utf-8")
+    except (OSError, ValueError, ModelRefused) as error:
+        print(f"tocsin: {error}", file=sys.stderr)
+        return 1
+    if arguments.json:
+        print(json.dumps(found.result, default=str))
+    else:
+        print(json.dumps(found.result, default=str, indent=1))
+        if arguments.report:
+            print(f"report: {arguments.report}", file=sys.stderr)
+    return 0
