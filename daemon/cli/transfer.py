@@ -84,7 +84,8 @@ def _import_mapped(arguments: argparse.Namespace) -> dict[str, int]:
         raise ValueError("--map needs the CSV files to read")
     if arguments.out is None:
         raise ValueError("--map needs --out DIR; then: tocsin import --telemetry DIR")
-    shipped = Path(models.telemetry.__file__).parent / "maps" / arguments.map.name
+    name = arguments.map.name.removesuffix(".toml") + ".toml"
+    shipped = Path(models.telemetry.__file__).parent / "maps" / name
     plan = load_map(shipped if shipped.exists() and not arguments.map.exists() else arguments.map)
     return import_foreign([(plan, path) for path in arguments.files], arguments.out)
 
