@@ -11,6 +11,7 @@ return in Slurm, else a reboot), for the history cannot know what our drain woul
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -195,6 +196,9 @@ class Replay:
     def _resume(self, node: str) -> None:
         case = self.ledger.case_of(node)
         assert case is not None
+        # The history shows it back in service: whoever did that meant it, repeats or not.
+        with contextlib.suppress(RefusedError):
+            self.drains.unlock(node, USER, self.now_ns)
         try:
             self.drains.resume(node, USER, self.now_ns)
         except RefusedError:
