@@ -27,6 +27,7 @@ SLOW = "slow"
 # A refused login is not tried again soon: some BMCs lock an account after a few.
 LOGIN_PAUSE_SECONDS = 600.0
 CLOSE_SECONDS = 3.0
+BETWEEN_LIMIT = 20_000
 
 
 @dataclass
@@ -58,6 +59,19 @@ class Visitor(Protocol):
     async def leave(self) -> None:
         """Closes what is open at the BMC."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How a fleet gets on with another that knows the same BMCs, by node.
+
+    ``mine``: whether the BMC may be visited now. ``speaks``: whether this fleet says how it is.
+    ``read``: told of each visit that went well.
+    """
+
+    mine: Callable[[str], bool] = lambda node: True
+    speaks: Callable[[str], bool] = lambda node: True
+    read: Callable[[str], None] = lambda node: None
 
 
 @dataclass
@@ -95,8 +109,10 @@ class Fleet:
         monotonic: Callable[[], float] = time.monotonic,
         leaving: Callable[[], Awaitable[None]] | None = None,
         tick_seconds: float = 0.0,
+        rule: Rule | None = None,
     ) -> None:
         self._name = name
+        self._rule = rule or Rule()
         self._options = options
         self._monotonic = monotonic
         self._leaving = leaving
@@ -126,18 +142,27 @@ class Fleet:
         samples = [one for poll in polls for one in poll.samples]
         problems = [one for poll in polls for one in poll.problems]
         said = [
-            one for one in self._states if one.fresh or (one.visited and not self._tick_seconds)
+            one
+            for one in self._states
+            if (one.fresh or (one.visited and not self._tick_seconds))
+            and self._rule.speaks(one.target.node)
         ]
         readings = [self._reading(state, now_ns) for state in said]
         for state in said:
             state.fresh = False
-        bad = [state for state in self._states if state.visited and state.fault]
-        heard = sum(1 for state in self._states if state.visited and not state.fault)
+        own = [state for state in self._states if self._rule.speaks(state.target.node)]
+        bad = [state for state in own if state.visited and state.fault]
+        heard = sum(1 for state in own if state.visited and not state.fault)
         fault = self._words(bad)
-        up = bool(heard or samples)
+        up = bool(heard or samples or not own)
         if not up and not fault:
             fault = f"none of {len(self._states)} BMCs has answered yet"
         return Batch(self._name, (*samples, *readings), tuple(problems), up, fault)
+
+    def hand_over(self, poll: Poll) -> None:
+        """Takes what came between visits; for visitors, in the thread of the BMCs."""
+        if len(self._done) < BETWEEN_LIMIT:
+            self._done.append(poll)
 
     def close(self) -> None:
         """Leaves every BMC and ends the thread. May be called twice."""
@@ -187,6 +212,8 @@ class Fleet:
             turns = 1 + (now - state.due) // self._options.period_seconds
             state.due += turns * self._options.period_seconds
             state.fresh = state.visited  # a BMC that pauses is said to be down all the same
+        if not self._rule.mine(state.target.node):
+            return False
         if now >= state.not_before:
             return True
         return state.kind == "login" and state.visitor.changed()
@@ -219,6 +246,7 @@ class Fleet:
         if not poll.fault:
             state.failures, state.not_before = 0, 0.0
             state.last_good = now
+            self._rule.read(state.target.node)
             return
         if poll.kind == SLOW:
             # It answers, and each round brings it further: no pause, but the lane of the slow.

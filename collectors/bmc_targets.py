@@ -96,10 +96,13 @@ def targets(options: BmcOptions) -> list[Target]:
 TURNS = 12
 
 
-def tick_seconds(options: BmcOptions) -> float:
-    """How often the source is to be asked: once a period, or in turn where BMCs are many."""
+def tick_seconds(options: BmcOptions, often: bool = False) -> float:
+    """How often the source is to be asked: once a period, or in turn where BMCs are many.
+
+    ``often``: in any case more than once, for what comes between visits.
+    """
     try:
-        many = len(targets(options)) >= options.in_turn_from
+        many = often or len(targets(options)) >= options.in_turn_from
     except SourceUnavailable:
         many = False  # said at the first reading
     return options.period_seconds / TURNS if many else options.period_seconds

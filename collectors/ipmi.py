@@ -14,8 +14,9 @@ from pydantic import Field, field_validator
 
 from collectors import bmc, ipmi_log, ipmi_read
 from collectors.bmc import Readings
+from collectors.bmc_claims import claims_beside
 from collectors.bmc_cursors import CursorFile
-from collectors.bmc_fleet import Fleet, Poll
+from collectors.bmc_fleet import Fleet, Poll, Rule
 from collectors.bmc_targets import (
     BmcOptions,
     NoSecret,
@@ -175,6 +176,7 @@ class Ipmi:
         self._fleet: Fleet | None = None
         self._visitors: list[_Visitor] = []
         self._cursors = CursorFile(context.state_dir / STATE_FILE)
+        self._claims = claims_beside(context.state_dir)
 
     def collect(self, now_ns: int) -> Batch:
         """One round over all BMCs; see :class:`collectors.bmc_fleet.Fleet`."""
@@ -208,7 +210,13 @@ class Ipmi:
 
         self._visitors = []
         listed = targets(self._options)
-        return Fleet(NAME, listed, make, self._options, tick_seconds=self.period_seconds)
+        claims = self._claims
+
+        def free(node: str) -> bool:
+            return not claims.held(node)
+
+        rule = Rule(free, free, claims.stand_in)
+        return Fleet(NAME, listed, make, self._options, tick_seconds=self.period_seconds, rule=rule)
 
 
 def make(options: Options, context: Context) -> Ipmi:

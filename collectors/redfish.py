@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ssl
+from collections.abc import Callable
 from typing import Any
 
 import aiohttp
@@ -15,8 +16,9 @@ from pydantic import Field
 
 from collectors import bmc
 from collectors.bmc import Readings
+from collectors.bmc_claims import claims_beside
 from collectors.bmc_cursors import CursorFile
-from collectors.bmc_fleet import Fleet, Poll
+from collectors.bmc_fleet import Fleet, Poll, Rule
 from collectors.bmc_targets import (
     BmcOptions,
     NoSecret,
@@ -28,6 +30,7 @@ from collectors.bmc_targets import (
 )
 from collectors.events import spaced
 from collectors.redfish_entries import LogCursor, read_new
+from collectors.redfish_events import EventStream, Heard
 from collectors.redfish_http import Client, HttpError
 from collectors.redfish_parse import Walk
 from collectors.redfish_plan import Plan, discover, learn, members
@@ -42,7 +45,8 @@ class Options(BmcOptions):
     """Options of the source ``redfish``.
 
     ``ca_file`` pins the authority (or the self-signed certificate itself) that BMCs must show;
-    ``insecure`` gives certificates up altogether and has to be asked for.
+    ``insecure`` gives certificates up altogether and has to be asked for. ``events`` listens at
+    the event stream of BMCs that offer one: a connection more per BMC, and entries within seconds.
     """
 
     scheme: str = Field(default="https", pattern=r"^https?$")
@@ -52,6 +56,7 @@ class Options(BmcOptions):
     basic: bool = False
     timeout_seconds: float = Field(default=10.0, gt=0, le=300)
     logs: bool = True
+    events: bool = False
     detail_rounds: int = Field(default=5, ge=1, le=1_000)
     plan_seconds: float = Field(default=14_400.0, gt=0, le=604_800)
 
@@ -63,6 +68,16 @@ class _Shared:
         self.tls = _tls(options)
         self._options = options
         self._http: aiohttp.ClientSession | None = None
+        self._streams: aiohttp.ClientSession | None = None
+
+    def streams(self) -> aiohttp.ClientSession:
+        """The connections of the event streams, one a BMC."""
+        if self._streams is None or self._streams.closed:
+            self._streams = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, limit_per_host=0, ttl_dns_cache=600),
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
+        return self._streams
 
     def http(self) -> aiohttp.ClientSession:
         """The connections; made inside the loop that uses them."""
@@ -79,8 +94,9 @@ class _Shared:
         return self._http
 
     async def close(self) -> None:
-        if self._http is not None:
-            await self._http.close()
+        for session in (self._http, self._streams):
+            if session is not None:
+                await session.close()
 
 
 def _tls(options: Options) -> ssl.SSLContext | None:
@@ -107,6 +123,7 @@ class _Visitor:
         context: Context,
         shared: _Shared,
         held: object,
+        tell: Callable[[Poll], None],
     ) -> None:
         self.target = target
         self._options = options
@@ -117,6 +134,9 @@ class _Visitor:
         self._planned_ns = 0
         self._round = 0
         self._first = 0
+        self._tell = tell
+        self._heard = Heard()
+        self._stream: EventStream | None = None
         logs = held if isinstance(held, dict) else {}
         self._cursors = {str(uri): LogCursor.load(data) for uri, data in logs.items()}
 
@@ -142,6 +162,8 @@ class _Visitor:
             client.answers = 0
             plan = await self._planned(client, now_ns)
             walk.known = plan.known
+            if self._options.events:
+                self._listen(client, plan.events)
             await self._read(client, plan, walk, poll, found, now_ns)
         except NoSecret as error:
             poll.fault, poll.kind = str(error), "login"
@@ -155,6 +177,17 @@ class _Visitor:
             poll.problems.extend(
                 Problem(f"{node}: {one.problem}", one.line) for one in found.problems
             )
+
+    def _listen(self, client: Client, uri: str) -> None:
+        if self._stream is None:
+            self._stream = EventStream(
+                self._shared.streams(),
+                self.target.node,
+                self._heard,
+                self._tell,
+                self._context.now_ns,
+            )
+        self._stream.start(client, uri)
 
     async def _logged_in(self) -> Client:
         secrets = secrets_of(self._options.group(self.target.group))
@@ -237,6 +270,7 @@ class _Visitor:
                 self._options.log_entries_per_round,
                 self._options.log_backlog,
                 found,
+                self._heard.from_log,
             )
         except HttpError as error:
             if error.kind not in ("missing", "refused") and "JSON" not in str(error):
@@ -248,6 +282,9 @@ class _Visitor:
     async def leave(self) -> None:
         client, self._client = self._client, None
         self._plan = None
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            await stream.close()
         if client is not None:
             with contextlib.suppress(HttpError):
                 await client.logout()
@@ -272,13 +309,16 @@ class Redfish:
     name = NAME
 
     def __init__(self, options: Options, context: Context) -> None:
-        self.period_seconds = tick_seconds(options)
+        self.period_seconds = tick_seconds(options, often=options.events)
         self.deadline_seconds = options.deadline_seconds
         self._options = options
         self._context = context
         self._fleet: Fleet | None = None
         self._visitors: list[_Visitor] = []
         self._cursors = CursorFile(context.state_dir / STATE_FILE)
+        self._claims = claims_beside(context.state_dir)
+        with contextlib.suppress(SourceUnavailable):  # said at the first reading
+            self._expect(targets(options))
 
     def collect(self, now_ns: int) -> Batch:
         """One round over all BMCs; see :class:`collectors.bmc_fleet.Fleet`."""
@@ -295,16 +335,27 @@ class Redfish:
         fleet, self._fleet = self._fleet, None
         if fleet is not None:
             fleet.close()
+            self._claims.give_up()
             self._cursors.save()
+
+    def _expect(self, listed: list[Target]) -> None:
+        nodes = [one.node for one in listed]
+        self._claims.expect(nodes, self._options.period_seconds)
+
+    def _told(self, poll: Poll) -> None:
+        if self._fleet is not None:
+            self._fleet.hand_over(poll)
 
     def _start(self) -> Fleet:
         listed = targets(self._options)
+        self._expect(listed)
         shared = _Shared(self._options)
         held = self._cursors.load()
         self._visitors = []
 
         def make(target: Target) -> _Visitor:
-            visitor = _Visitor(target, self._options, self._context, shared, held.get(target.node))
+            logs = held.get(target.node)
+            visitor = _Visitor(target, self._options, self._context, shared, logs, self._told)
             self._visitors.append(visitor)
             return visitor
 
@@ -315,6 +366,10 @@ class Redfish:
             self._options,
             leaving=shared.close,
             tick_seconds=self.period_seconds,
+            rule=Rule(
+                speaks=lambda node: not self._claims.stood_in(node),
+                read=lambda node: self._claims.read(node, self._options.period_seconds),
+            ),
         )
 
 

@@ -6,7 +6,7 @@ cursor keeps the newest time, the highest number, and the names of the newest en
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,12 +77,17 @@ async def read_new(
     limit: int,
     backlog: int,
     found: Readings,
+    first: Callable[[Mapping[str, Any]], bool] = lambda body: True,
 ) -> list[Sample]:
-    """Events of the entries since the last time, oldest first, at most ``limit``."""
+    """Events of the entries since the last time, oldest first, at most ``limit``.
+
+    ``first`` says of an entry whether it was not told in another way.
+    """
     fresh = await _fresh(client, uri, cursor, limit, backlog)
     samples: list[Sample] = []
     for body in fresh:
-        samples.extend(entries(body, node, now_ns, found))
+        if first(body):
+            samples.extend(entries(body, node, now_ns, found))
         cursor.take(body)
     cursor.started = True
     return samples

@@ -115,6 +115,15 @@ class Client:
             self.etags[uri] = headers["ETag"]
         return body
 
+    def credentials(self) -> dict[str, str]:
+        """The header that a request is let in with: of the session, or user and password."""
+        if self.token:
+            return {"X-Auth-Token": self.token}
+        if self.basic:
+            pair = base64.b64encode(self.secrets.user + b":" + self.secrets.password)
+            return {"Authorization": "Basic " + pair.decode("ascii")}
+        return {}
+
     # ---- inside ----------------------------------------------------------------------------
 
     async def _send(
@@ -126,11 +135,7 @@ class Client:
     ) -> tuple[int, Any, Any]:
         """Status, headers and body (JSON, or None) of one request."""
         sent = {"Accept": "application/json", "OData-Version": "4.0", **(headers or {})}
-        if self.token:
-            sent["X-Auth-Token"] = self.token
-        elif self.basic:
-            pair = base64.b64encode(self.secrets.user + b":" + self.secrets.password)
-            sent["Authorization"] = "Basic " + pair.decode("ascii")
+        sent |= self.credentials()
         try:
             async with self.http.request(
                 method,

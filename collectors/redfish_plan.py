@@ -36,6 +36,7 @@ class Plan:
     logs: list[str] = field(default_factory=list)
     known: dict[str, Known] = field(default_factory=dict)
     expand: bool = False
+    events: str = ""  # address of the event stream
 
 
 def link(body: Mapping[str, Any], key: str) -> str:
@@ -92,6 +93,10 @@ async def discover(client: Client) -> Plan:
     telemetry = await _try(client, link(root, "TelemetryService"))
     if telemetry and plan.sensors:
         plan.reports = links(await _try(client, link(telemetry, "MetricReports")))[:50]
+    service = await _try(client, link(root, "EventService"))
+    if service and service.get("ServiceEnabled") is not False:
+        stream = text(service.get("ServerSentEventUri"))
+        plan.events = stream if stream.startswith("/redfish/") else ""
     for key in ("Systems", "Managers"):
         for uri in links(await _try(client, link(root, key)))[:20]:
             await _logs(client, uri, plan)
