@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+import psutil
 import pytest
 
 from collectors.bmc_fleet import Fleet, Poll
@@ -184,6 +185,30 @@ def test_a_thousand_rounds_leave_one_thread_and_closing_leaves_none(hand: Hand, 
     fleet.close()
     assert threading.active_count() == before
     assert hand.left == {"a", "b"}
+
+
+def test_a_simulated_week_beside_hung_and_dead_bmcs_piles_nothing_up(
+    hand: Hand, make: Make
+) -> None:
+    hand.hangs = {"hung0", "hung1"}
+    hand.faults = {"dead": ("the BMC does not answer", "silent"), "locked": ("refused", "login")}
+    fleet = make("good", "dead", "locked", *hand.hangs, deadline_seconds=1.2)
+    process = psutil.Process()
+    fleet.collect(1)
+    hand.now += 60
+    fleet.collect(1)
+    loop = fleet._loop
+    assert loop is not None
+    tasks = len(asyncio.all_tasks(loop))
+    before = (process.num_fds(), process.num_threads(), len(process.children()))
+    for _ in range(7 * 24 * 60):
+        hand.now += 60
+        fleet.collect(1)
+    assert (process.num_fds(), process.num_threads(), len(process.children())) == before
+    assert len(asyncio.all_tasks(loop)) <= tasks + 1
+    assert hand.visits["good"] == 7 * 24 * 60 + 2
+    assert hand.visits["hung0"] == 1, "it was asked again while it hung"
+    assert hand.visits["dead"] < 7 * 24 * 60 / 20, "a dead BMC is asked each half hour"
 
 
 def test_many_are_read_in_turn_each_once_a_period(hand: Hand, make: Make) -> None:

@@ -420,11 +420,37 @@ def test_nothing_piles_up_over_a_week_of_readings(context: Context, sys_root: Pa
     source.collect(NOW_NS)
     process = psutil.Process()
     files, threads = process.num_fds(), process.num_threads()
-    for turn in range(1, 300):
-        source.collect(NOW_NS + turn * 2000 * SECOND)
+    for turn in range(1, 101):
+        source.collect(NOW_NS + turn * 6048 * SECOND)
     assert process.num_fds() <= files
     assert process.num_threads() <= threads + 1  # the last reader may just be ending
     assert [path.name for path in context.state_dir.iterdir()] == ["ports.json"]
+
+
+def test_a_perfquery_that_hangs_at_each_reading_leaves_nothing_behind(
+    context: Context, sys_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = fake_sysfs.port(fake_sysfs.device(sys_root, "mlx5_0"))
+    for name in ("port_rcv_data", "port_xmit_data"):
+        fake_sysfs.put(place / "counters" / name, str(2**32 - 1))
+    script = tmp_path / "bin" / "perfquery"
+    script.parent.mkdir()
+    # It ignores being ended, and has a child that does.
+    script.write_text("#!/bin/sh\ntrap '' TERM\nsleep 600 &\nwait\nsleep 600\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{script.parent}:{os.environ['PATH']}")
+    source = make(Options(learn_seconds=0, deadline_seconds=0.4), context)
+    source.collect(NOW_NS)
+    process = psutil.Process()
+    before = process.num_fds(), process.num_threads()
+    for turn in range(1, 6):
+        batch = source.collect(NOW_NS + turn * 2000 * SECOND)
+        (port,) = [one for one in batch.samples if one.measurement == "ib_port"]
+        assert "receive_bytes_total" not in port.fields, "a saturated counter is no number"
+    assert process.num_fds() <= before[0]
+    assert process.num_threads() <= before[1] + 1
+    left = [one for one in process.children(recursive=True) if one.status() != "zombie"]
+    assert [one for one in left if "sleep" in one.name() or "perfquery" in one.name()] == []
 
 
 # ---- cables ----------------------------------------------------------------------------------
