@@ -16,6 +16,7 @@ from daemon.head import Head
 from daemon.headview import HeadEyes
 from daemon.listen import Address, Listeners
 from daemon.page.app import PageOptions, operator_app, page_app
+from daemon.scrape import scrape_routes
 from daemon.slurm.adapter import SlurmAdapter
 from daemon.slurm.cli import CliAdapter
 
@@ -39,15 +40,17 @@ async def open_ears(
     gateway = Gateway(head.accept, tokens, head.clock, config.gateway, marks=head.store)
     head.gateway = gateway
     eyes = HeadEyes(head)
+    scrape = scrape_routes(head)
     app = web.Application()
     app.add_routes(routes(gateway))
     gate = await listeners.open_tcp(app, Address.parse(config.head.listen), _tls(config))
     page = None
     if config.page.enabled:
-        page = await listeners.open_tcp(
-            page_app(eyes, page_options(config)), Address.parse(config.page.listen)
-        )
+        shown = page_app(eyes, page_options(config))
+        shown.add_routes(scrape)
+        page = await listeners.open_tcp(shown, Address.parse(config.page.listen))
     operators = operator_app(eyes, config.head.operators_group)
+    operators.add_routes(scrape)
     await listeners.open_unix(operators, config.head.socket, config.head.operators_group)
     return gate, page
 

@@ -131,6 +131,7 @@ class Head:
         self.flow = Flow()
         self.latest = Latest()
         self.fleet = FleetPoints()
+        self.fleet_points: Sequence[Sample] = ()
         self.upkeep = Upkeep(
             self.store.directory, config.store, self.store.event_table, self.store.marks
         )
@@ -460,6 +461,7 @@ class Head:
         loop = asyncio.get_running_loop()
         now_ns = self.clock.now_ns()
         points = await loop.run_in_executor(self._watch_thread, self.fleet.points, now_ns)
+        self.fleet_points = points
         if points:
             await self.keep(points)
 

@@ -7,30 +7,23 @@ connections that are kept. What is measured is this process alone.
 from __future__ import annotations
 
 import asyncio
-import gzip
-import json
-import multiprocessing
 import time
 from collections.abc import Iterator, Sequence
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 from aiohttp import web
 
-from collectors.lines import encode
 from collectors.sample import Sample
 from daemon.bench.figures import Figure, percentile, resident_mebibytes
-from daemon.bench.load import NAMES, Fleet
+from daemon.bench.load import NAMES
+from daemon.bench.senders import TOKEN, Senders
 from daemon.clock import SystemClock
-from daemon.gateway import BATCH_HEADER, BatchKey, Gateway, GatewayOptions, routes
+from daemon.gateway import BatchKey, Gateway, GatewayOptions, routes
 from daemon.store.commit import GroupCommit
 from daemon.store.embedded import Store
 from daemon.store.options import StoreOptions
 from daemon.tokens import parse_tokens
-
-_TOKEN = "bench-token-0123456789"  # noqa: S105 (for loopback, for seconds)
 
 
 def bench_gateway(
@@ -68,22 +61,17 @@ async def _serve(directory: Path, nodes: int, steps: int) -> dict[str, Any]:
         taken += len(samples)
 
     options = GatewayOptions()
-    gateway = Gateway(accept, parse_tokens(f"* {_TOKEN}"), SystemClock(), options, marks=store)
+    gateway = Gateway(accept, parse_tokens(f"* {TOKEN}"), SystemClock(), options, marks=store)
     app = web.Application()
     app.add_routes(routes(gateway))
     runner = web.AppRunner(app, auto_decompress=False, access_log=None)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
-    ours, theirs = multiprocessing.get_context("spawn").Pipe()
-    child = multiprocessing.get_context("spawn").Process(
-        target=_send, args=(theirs, runner.addresses[0][1], nodes, steps), daemon=True
-    )
-    child.start()
-    await asyncio.to_thread(ours.recv)  # the bodies are made
+    senders = Senders(runner.addresses[0][1], nodes, steps)
+    await senders.ready()
     cpu, wall = time.process_time(), time.perf_counter()
-    ours.send("go")
-    answers = json.loads(await asyncio.to_thread(ours.recv))
+    answers = await senders.send(steps)
     outcome = {
         "samples": taken,
         "answers": answers,
@@ -94,41 +82,5 @@ async def _serve(directory: Path, nodes: int, steps: int) -> dict[str, Any]:
     await runner.cleanup()
     await commit.close()
     store.close()
-    child.join(10)
+    senders.close()
     return outcome
-
-
-def _send(pipe: Connection, port: int, nodes: int, steps: int) -> None:
-    asyncio.run(_send_all(pipe, port, nodes, steps))
-
-
-async def _send_all(pipe: Connection, port: int, nodes: int, steps: int) -> None:
-    fleet = Fleet(nodes, start_ns=time.time_ns() - steps * 30 * 10**9)
-    bodies = [
-        gzip.compress(encode(samples[start : start + 8]), 6)
-        for samples in fleet.samples(steps)
-        for start in range(0, len(samples), 8)
-    ]
-    pipe.send("ready")
-    await asyncio.to_thread(pipe.recv)
-    answers: list[float] = []
-    waiting = iter(enumerate(bodies))
-    url = f"http://127.0.0.1:{port}/api/v2/write"
-    connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(connector=connector) as session:
-
-        async def work() -> None:
-            for number, body in waiting:
-                headers = {
-                    "Authorization": f"Token {_TOKEN}",
-                    "Content-Encoding": "gzip",
-                    BATCH_HEADER: f"{number % nodes:08x}:{number // nodes + 1}",
-                }
-                begin = time.perf_counter()
-                async with session.post(url, data=body, headers=headers) as response:
-                    if response.status != 204:
-                        raise RuntimeError(f"{response.status}: {await response.text()}")
-                answers.append(time.perf_counter() - begin)
-
-        await asyncio.gather(*(work() for _ in range(64)))
-    pipe.send(json.dumps(answers))

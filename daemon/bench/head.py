@@ -1,0 +1,155 @@
+"""``tocsin bench head``: the whole head at the pace of a fleet, CPU by part, and its memory.
+
+A second process sends what agents would: for each node and period one gzipped body with 8 GPUs,
+the host and two ``source`` readings. What is measured is the head's process alone: event loop
+(HTTP, decoding, admission), commit thread (pack, compress, sync), watch thread (rules, silence,
+features, newest readings) and judgement, each by the processor clock of its thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from aiohttp import web
+
+from collectors.slurm_nodes import NodeState
+from daemon.bench.figures import Figure, percentile, resident_mebibytes
+from daemon.bench.load import NAMES
+from daemon.bench.senders import TOKEN, Senders
+from daemon.clock import SystemClock
+from daemon.config import Config
+from daemon.demo.source import simulated_source
+from daemon.gateway import Gateway, routes
+from daemon.head import Head
+from daemon.slurm.simulated import SimulatedSlurm
+from daemon.tokens import parse_tokens
+
+_OTHERS = "other threads"
+
+
+@dataclass(slots=True)
+class _Outcome:
+    cpu: Counter[str] = field(default_factory=Counter)
+    judge_cpu_seconds: float = 0.0
+    judge_wall_seconds: list[float] = field(default_factory=list)
+    answers: list[float] = field(default_factory=list)
+    wall_seconds: float = 0.0
+    samples: int = 0
+    resident_mebibytes: float = 0.0
+
+
+def bench_head(
+    directory: Path, nodes: int = 1000, steps: int = 4, period_seconds: float = 30.0
+) -> Iterator[Figure]:
+    """``steps`` readings of the fleet after a first one that makes everything known."""
+    outcome = asyncio.run(_serve(directory, nodes, steps))
+    whole = sum(outcome.cpu.values())
+    paced = 100 / (steps * period_seconds)
+    yield Figure("head: samples taken", outcome.samples, "samples")
+    for part, seconds in sorted(outcome.cpu.items(), key=lambda one: -one[1]):
+        yield Figure(f"head: {part}", seconds * paced, "% of a core")
+    judged = outcome.judge_cpu_seconds / len(outcome.judge_wall_seconds)
+    yield Figure("head: one judgement, CPU", judged, "s")
+    yield Figure("head: one judgement", max(outcome.judge_wall_seconds), "s", "1")
+    yield Figure(
+        f"head: {nodes} nodes every {period_seconds:g} s, readings alone",
+        whole * paced,
+        "% of a core",
+        "50 for 10,000 nodes",
+    )
+    values = steps * nodes * 8 * len(NAMES)
+    yield Figure("head: as fast as it takes", values / outcome.wall_seconds, "values/s")
+    yield Figure("head: answer, p99", percentile(outcome.answers, 0.99) * 1000, "ms")
+    yield Figure("head: resident memory", outcome.resident_mebibytes, "MiB", "2048")
+
+
+def _head(directory: Path, nodes: int) -> Head:
+    config = Config.model_validate(
+        {
+            "head": {"state_dir": directory, "socket": directory / "socket", "sources": {}},
+            "store": {"directory": directory / "store", "reserve_bytes": 0},
+            "gateway": {"lines_per_second_limit": 1e9, "burst_lines_limit": 10_000_000},
+        }
+    )
+    names = [f"gpu{number:05d}" for number in range(nodes)]
+    states = [NodeState(name, base="mixed", gpus_configured=8) for name in names]
+    slurm = SimulatedSlurm(states, time.time_ns)
+    source = simulated_source(slurm, 3600.0, directory / "slurm")
+    return Head(config, clock=SystemClock(), adapter=slurm, slurm=source)
+
+
+async def _serve(directory: Path, nodes: int, steps: int) -> _Outcome:
+    head = _head(directory, nodes)
+    outcome = _Outcome()
+    await head.start()
+    app = web.Application()
+    gateway = Gateway(
+        head.accept, parse_tokens(f"* {TOKEN}"), head.clock, head.config.gateway, marks=head.store
+    )
+    head.gateway = gateway
+    app.add_routes(routes(gateway))
+    runner = web.AppRunner(app, auto_decompress=False, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    senders = Senders(runner.addresses[0][1], nodes, steps + 1, whole=True)
+    try:
+        await senders.ready()
+        await senders.send(1)
+        await _watched(head)
+        for _ in range(steps):
+            before, wall = _cpu_by_part(), time.perf_counter()
+            outcome.answers += await senders.send(1)
+            await _watched(head)
+            outcome.wall_seconds += time.perf_counter() - wall
+            outcome.cpu += _less(_cpu_by_part(), before)
+            outcome.samples = gateway.counts.samples
+            cpu, wall = time.process_time(), time.perf_counter()
+            await head.judge()
+            outcome.judge_cpu_seconds += time.process_time() - cpu
+            outcome.judge_wall_seconds.append(time.perf_counter() - wall)
+        outcome.resident_mebibytes = resident_mebibytes()
+    finally:
+        senders.close()
+        await runner.cleanup()
+        await head.stop()
+    return outcome
+
+
+async def _watched(head: Head) -> None:
+    """Returns when the watch has taken in all that was sent."""
+    loop = asyncio.get_running_loop()
+    await loop.run_in_executor(head._watch_thread, head.watch.features.flush)
+
+
+def _cpu_by_part() -> Counter[str]:
+    """Processor seconds of each kind of thread so far."""
+    whole = time.process_time()
+    found: Counter[str] = Counter()
+    for thread in threading.enumerate():
+        if thread.ident is None:
+            continue
+        with contextlib.suppress(OSError):
+            seconds = time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
+            part = _PARTS.get(thread.name.partition("_")[0], _OTHERS)
+            found[part] += seconds  # type: ignore[assignment]
+    # Threads of libraries and those that have ended.
+    found[_OTHERS] += max(0.0, whole - sum(found.values()))  # type: ignore[assignment]
+    return found
+
+
+_PARTS = {
+    "MainThread": "event loop: HTTP, decoding, admission",
+    "tocsin-commit": "commit thread: pack, compress, sync",
+    "tocsin-watch": "watch thread: rules, silence, features",
+}
+
+
+def _less(after: Counter[str], before: Counter[str]) -> Counter[str]:
+    return Counter({part: seconds - before[part] for part, seconds in after.items()})
