@@ -37,6 +37,8 @@ class Candidate:
     advice: str
     said: Mapping[str, Any] = field(default_factory=dict)
     beside: tuple[str, ...] = ()  # what else stands against the node
+    newest_onset_ns: int = 0  # of all facts that want it drained, the last one's onset
+    newest: str = ""  # and its code and device
 
     @property
     def order(self) -> tuple[int, int, int, int]:

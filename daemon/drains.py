@@ -21,8 +21,10 @@ from daemon.hand import NOTE_BEGIN, SELF, Hand, may_note
 from daemon.ledger import SECOND_NS, Ledger
 from daemon.limits import Limits
 from daemon.policy import breaker_reason
+from daemon.proofs import Proofs
 from daemon.reconcile import Reconciler, Returned
 from daemon.slurm.adapter import Outcome, SlurmAdapter, SlurmError, SlurmUnavailable
+from daemon.slurm.proving import Proving
 
 
 class RefusedError(Exception):
@@ -39,7 +41,13 @@ class Drains:
     """Carries decisions out, reconciles, and takes operators' words."""
 
     def __init__(
-        self, adapter: SlurmAdapter, ledger: Ledger, limits: Limits, mode: Mode = Mode.SHADOW
+        self,
+        adapter: SlurmAdapter,
+        ledger: Ledger,
+        limits: Limits,
+        mode: Mode = Mode.SHADOW,
+        *,
+        prover: Proving | None = None,
     ) -> None:
         self._hand = Hand(adapter, ledger)
         self._reconciler = Reconciler(self._hand, ledger, limits, mode)
@@ -47,6 +55,14 @@ class Drains:
         self._ledger = ledger
         self._limits = limits
         self._mode = mode
+        self._proofs = (
+            Proofs(
+                self._hand, prover, ledger.database, ledger, limits.proof, mode,
+                self._flaps.locked,
+            )
+            if prover is not None
+            else None
+        )  # fmt: skip
 
     # ---- decisions -----------------------------------------------------------------------
 
@@ -57,6 +73,8 @@ class Drains:
         if self._mode is Mode.SHADOW:
             decisions = [_in_shadow(one) for one in decisions]
         self._trip(decisions, now_ns)
+        if self._proofs is not None:
+            self._proofs.observe(decisions)
         drains = [one for one in decisions if one.action is Action.DRAIN and one.guard is None]
         proposals = [one for one in decisions if one.guard is Guard.APPROVAL]
         # "It is out of service for this already" is no news: recording it would bury the drain.
@@ -168,7 +186,20 @@ class Drains:
         """Holds the ledger against a reading of Slurm; answers the nodes that came back."""
         returned = self._reconciler.reconcile(nodes, now_ns)
         self._flaps.watch(now_ns)
+        if self._proofs is not None:
+            returned.extend(self._proofs.step(now_ns))
         return returned
+
+    def prove(self, node: str, user: str, now_ns: int) -> None:
+        """A person asks for a proof of a node that we hold. Raises RefusedError."""
+        case = self._ledger.case_of(node)
+        if case is None:
+            raise RefusedError(self._not_ours(node))
+        if self._proofs is None:
+            raise RefusedError("this head makes no proofs")
+        why = self._proofs.ask(case, user, now_ns)
+        if why:
+            raise RefusedError(why)
 
     def resume(self, node: str, user: str, now_ns: int) -> Returned:
         """Lifts our own drain of ``node``. Raises RefusedError for anybody else's."""
@@ -180,6 +211,8 @@ class Drains:
                 f"{node} was {self._flaps.why(node, now_ns) or 'drained too often'}; replace the "
                 f"part, or say tocsin unlock {node} first, if you mean it"
             )
+        if case.state is State.TESTING:
+            return self._free(case, user, now_ns)
         asked = self._ledger.move(
             case, case.state, now_ns, user=user, verb="resume", text="", return_by=user
         )
@@ -198,6 +231,15 @@ class Drains:
                 f"{node}: not known yet: {outcome.unknown[node]}; it is looked at again"
             )
         raise RefusedError(f"{node} stays as it is: {self._why_not_lifted(node, outcome)}")
+
+    def _free(self, case: Case, user: str, now_ns: int) -> Returned:
+        """A person wants a node back that is being tested: its reservation goes."""
+        if self._proofs is not None:
+            self._proofs.free(case, user, now_ns)
+            for one in self._proofs.step(now_ns):
+                if one.node == case.node:
+                    return one
+        raise RefusedError(f"{case.node} is being tested, and not free yet: try again")
 
     def _why_not_lifted(self, node: str, outcome: Outcome) -> str:
         if node in outcome.restored:

@@ -59,7 +59,7 @@ class Ledger:
     """Cases, decisions, audit, locks and breaker in the head's one database."""
 
     def __init__(self, database: Database) -> None:
-        self._database = database
+        self.database = database
         database.define(SCHEMA)
 
     # ---- what is known -------------------------------------------------------------------
@@ -72,16 +72,16 @@ class Ledger:
             (now_ns - CASE_KEEP_NS,),
         )
         drains: dict[str, list[int]] = {}
-        for row in self._database.query(
+        for row in self.database.query(
             "SELECT node, intent_ns FROM cases WHERE intent_ns >= ? ORDER BY intent_ns",
             (now_ns - DRAINS_KEEP_NS,),
         ):
             drains.setdefault(row["node"], []).append(row["intent_ns"])
-        returned = self._database.query(
+        returned = self.database.query(
             "SELECT node, MAX(time_ns) AS at_ns FROM returns GROUP BY node"
         )
         open_, closed_ns = self._breaker()
-        wrong = self._database.query(
+        wrong = self.database.query(
             "SELECT updated_ns FROM cases WHERE verdict = 0 AND intent_ns > 0 AND updated_ns > ?",
             (closed_ns,),
         )
@@ -95,7 +95,7 @@ class Ledger:
             returned_ns={row["node"]: row["at_ns"] for row in returned},
             locked={
                 row["node"]: f"{row['user']}: {row['text']}" if row["text"] else row["user"]
-                for row in self._database.query("SELECT node, user, text FROM locks")
+                for row in self.database.query("SELECT node, user, text FROM locks")
             },
             breaker=open_,
             breaker_closed_ns=closed_ns,
@@ -119,7 +119,7 @@ class Ledger:
 
     def drains_of(self, node: str, since_ns: int) -> int:
         """Drains of ``node`` that Slurm showed, made after ``since_ns``; wrong ones not counted."""
-        rows = self._database.query(
+        rows = self.database.query(
             "SELECT COUNT(*) AS made FROM cases WHERE node = ? AND intent_ns > ? "
             "AND acknowledged_ns > 0 AND (verdict IS NULL OR verdict = 1)",
             (node, since_ns),
@@ -128,14 +128,14 @@ class Ledger:
 
     def last_said_ns(self, node: str, verb: str) -> int:
         """When ``verb`` was last said of ``node``, UTC ns; 0 for never."""
-        rows = self._database.query(
+        rows = self.database.query(
             "SELECT MAX(time_ns) AS at_ns FROM audit WHERE node = ? AND verb = ?", (node, verb)
         )
         return int(rows[0]["at_ns"] or 0)
 
     def locks(self) -> dict[str, str]:
         """Locked nodes, and who locked each."""
-        rows = self._database.query("SELECT node, user FROM locks")
+        rows = self.database.query("SELECT node, user FROM locks")
         return {row["node"]: row["user"] for row in rows}
 
     def find(self, prefix: str) -> Case:
@@ -161,7 +161,7 @@ class Ledger:
             where, parameters = "node = ?", [node]
         if case:
             where, parameters = "id = ?", [case]
-        rows = self._database.query(
+        rows = self.database.query(
             f"SELECT body FROM decisions WHERE {where} ORDER BY seq DESC LIMIT ?",  # noqa: S608
             (*parameters, limit),
         )
@@ -173,9 +173,9 @@ class Ledger:
         A negative ``sequence`` asks for the newest sequence alone.
         """
         if sequence < 0:
-            rows = self._database.query("SELECT MAX(seq) AS newest FROM decisions")
+            rows = self.database.query("SELECT MAX(seq) AS newest FROM decisions")
             return int(rows[0]["newest"] or 0), []
-        rows = self._database.query(
+        rows = self.database.query(
             "SELECT seq, body FROM decisions WHERE seq > ? ORDER BY seq LIMIT ?", (sequence, limit)
         )
         newest = int(rows[-1]["seq"]) if rows else sequence
@@ -188,7 +188,7 @@ class Ledger:
             where, parameters = "node = ?", [node]
         if subject:
             where, parameters = "subject = ?", [subject]
-        rows = self._database.query(
+        rows = self.database.query(
             f"SELECT * FROM audit WHERE {where} ORDER BY seq DESC LIMIT ?",  # noqa: S608
             (*parameters, limit),
         )
@@ -208,7 +208,7 @@ class Ledger:
         A case that is met for the first time is opened in state ``watch``.
         """
         fresh: list[Decision] = []
-        with self._database.transaction() as connection:
+        with self.database.transaction() as connection:
             for decision in decisions:
                 last = connection.execute(
                     "SELECT action, guard FROM decisions WHERE id = ? ORDER BY seq DESC LIMIT 1",
@@ -245,11 +245,11 @@ class Ledger:
 
     def together(self) -> contextlib.AbstractContextManager[Any]:
         """All that is written inside becomes durable at once, or not at all."""
-        return self._database.transaction()
+        return self.database.transaction()
 
     def intend(self, decision: Decision, now_ns: int) -> Case:
         """Writes down that the drain of ``decision`` is about to be written to Slurm."""
-        with self._database.transaction() as connection:
+        with self.database.transaction() as connection:
             self._open(connection, decision, now_ns)
             case = self.find(decision.id)
             connection.execute(
@@ -264,13 +264,13 @@ class Ledger:
 
     def settle(self, decision: Decision, now_ns: int) -> None:
         """Records what became of an intent."""
-        with self._database.transaction() as connection:
+        with self.database.transaction() as connection:
             self.record([decision], now_ns)
             connection.execute("DELETE FROM intents WHERE id = ?", (decision.id,))
 
     def recover(self, case: Case, now_ns: int) -> None:
         """Records the decision behind ``case`` that a kill kept from being recorded."""
-        rows = self._database.query("SELECT body FROM intents WHERE id = ?", (case.id,))
+        rows = self.database.query("SELECT body FROM intents WHERE id = ?", (case.id,))
         if rows:
             self.settle(decision_from(json.loads(rows[0]["body"])), now_ns)
 
@@ -284,7 +284,7 @@ class Ledger:
         changes = {**changes, "state": state, "updated_ns": now_ns}
         columns = ", ".join(f"{name} = ?" for name in changes)
         values = [_column(value) for value in changes.values()]
-        with self._database.transaction() as connection:
+        with self.database.transaction() as connection:
             connection.execute(f"UPDATE cases SET {columns} WHERE id = ?", (*values, case.id))  # noqa: S608
             if state is State.RETURNED:
                 connection.execute(
@@ -300,7 +300,7 @@ class Ledger:
         stale = [case.id for case in cases if now_ns - case.seen_ns >= STAMP_NS]
         if not stale:
             return
-        with self._database.transaction() as connection:
+        with self.database.transaction() as connection:
             connection.executemany(
                 "UPDATE cases SET seen_ns = ? WHERE id = ?", [(now_ns, one) for one in stale]
             )
@@ -320,14 +320,14 @@ class Ledger:
 
     def others(self) -> dict[str, str]:
         """Nodes that somebody else had drained when Slurm was last read, with the reasons."""
-        rows = self._database.query("SELECT node, reason FROM others")
+        rows = self.database.query("SELECT node, reason FROM others")
         return {row["node"]: row["reason"] for row in rows}
 
     def others_changed(
         self, drained: Mapping[str, tuple[str, str]], back: Iterable[str], now_ns: int
     ) -> None:
         """Others drained nodes (node to reason and user), and others' drains ended."""
-        with self._database.transaction() as connection:
+        with self.database.transaction() as connection:
             for node, (reason, user) in drained.items():
                 connection.execute(
                     "INSERT INTO others VALUES (?, ?, ?, ?) ON CONFLICT (node) DO UPDATE SET "
@@ -349,12 +349,12 @@ class Ledger:
         text: str = "", detail: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         """One line of the audit."""
-        with self._database.transaction() as connection:
+        with self.database.transaction() as connection:
             self._say(connection, now_ns, user, verb, node, subject, text, detail)
 
     def lock(self, node: str, user: str, now_ns: int, text: str = "") -> None:
         """Locks ``node`` against tocsin until somebody unlocks it."""
-        with self._database.transaction() as connection:
+        with self.database.transaction() as connection:
             connection.execute(
                 "INSERT INTO locks VALUES (?, ?, ?, ?) ON CONFLICT (node) DO UPDATE SET "
                 "user = excluded.user, time_ns = excluded.time_ns, text = excluded.text",
@@ -364,7 +364,7 @@ class Ledger:
 
     def unlock(self, node: str, user: str, now_ns: int) -> bool:
         """Lifts a lock; False when there was none."""
-        with self._database.transaction() as connection:
+        with self.database.transaction() as connection:
             gone = connection.execute("DELETE FROM locks WHERE node = ?", (node,)).rowcount > 0
             if gone:
                 self._say(connection, now_ns, user, "unlock", node, "", "", None)
@@ -372,7 +372,7 @@ class Ledger:
 
     def open_breaker(self, text: str, now_ns: int) -> None:
         """No more drains until a person closes it."""
-        with self._database.transaction() as connection:
+        with self.database.transaction() as connection:
             connection.execute(
                 "INSERT INTO breaker (one, text, time_ns) VALUES (1, ?, ?) ON CONFLICT (one) "
                 "DO UPDATE SET text = excluded.text, time_ns = excluded.time_ns",
@@ -382,7 +382,7 @@ class Ledger:
 
     def close_breaker(self, user: str, now_ns: int) -> bool:
         """A person's word that drains may go on; False when it was not open."""
-        with self._database.transaction() as connection:
+        with self.database.transaction() as connection:
             was = connection.execute(
                 "UPDATE breaker SET text = '', closed_ns = ? WHERE one = 1 AND text != ''",
                 (now_ns,),
@@ -394,11 +394,11 @@ class Ledger:
     # ---- inside --------------------------------------------------------------------------
 
     def _cases(self, where: str, parameters: tuple[Any, ...] = ()) -> list[Case]:
-        rows = self._database.query(f"SELECT * FROM cases WHERE {where}", parameters)  # noqa: S608
+        rows = self.database.query(f"SELECT * FROM cases WHERE {where}", parameters)  # noqa: S608
         return [_case(row) for row in rows]
 
     def _breaker(self) -> tuple[str, int]:
-        rows = self._database.query("SELECT text, closed_ns FROM breaker WHERE one = 1")
+        rows = self.database.query("SELECT text, closed_ns FROM breaker WHERE one = 1")
         return (rows[0]["text"], rows[0]["closed_ns"]) if rows else ("", 0)
 
     def _open(self, connection: Any, decision: Decision, now_ns: int) -> None:

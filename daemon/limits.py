@@ -9,6 +9,7 @@ from pydantic import Field
 
 from daemon.decisions import Mode
 from daemon.jobcare import JobCare
+from daemon.proof import ProofOptions
 from daemon.settings import Section
 
 # From the most careful to the least: the more careful of two modes holds.
@@ -83,6 +84,9 @@ class Limits(Section):
 
     # What is done for the jobs on a node that is drained.
     jobs: JobCare = JobCare()
+
+    # What a drained node must pass before it returns.
+    proof: ProofOptions = ProofOptions()
 
     def mode_of(self, rule: str, voice: str, daemon: Mode) -> Mode:
         """The mode that holds for ``rule``: the most careful of the daemon's and its own.

@@ -121,7 +121,19 @@ def _candidates(
             beside.setdefault(one.node, []).append(f"{one.code} {one.device}: {one.text}")
         else:
             best[one.node] = one
-    drains = [replace(one, beside=tuple(beside.get(one.node, ()))) for one in best.values()]
+    newest = {one.node: one for one in sorted(facts, key=lambda one: one.onset_ns)
+              if one.remedy is Remedy.DRAIN}  # fmt: skip
+    drains = [
+        replace(
+            one,
+            beside=tuple(beside.get(one.node, ())),
+            newest_onset_ns=newest[one.node].onset_ns if one.node in newest else 0,
+            newest=f"{newest[one.node].code} {newest[one.node].device}"
+            if one.node in newest
+            else "",
+        )
+        for one in best.values()
+    ]
     alerts = [one for one in facts if one.remedy is Remedy.ALERT]
     return drains, alerts, chances
 
@@ -243,6 +255,8 @@ def _inputs(
     node = scene.nodes.get(one.node)
     return {
         "onset_ns": one.onset_ns,
+        "newest_onset_ns": one.newest_onset_ns,
+        "newest": one.newest,
         "text": one.text,
         "said": dict(one.said),
         "beside": list(one.beside),

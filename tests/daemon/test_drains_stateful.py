@@ -15,12 +15,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from collectors.slurm_nodes import NodeState
+from daemon.cases import State
 from daemon.decisions import Action
 from daemon.drains import RefusedError
 from daemon.limits import Limits
+from daemon.proof import ProofOptions
 from daemon.slurm.adapter import Check, Outcome
 from daemon.slurm.simulated import SimulatedSlurm
 from daemon.store.database import Database
+from tests.daemon.proving import SimulatedProving
 from tests.daemon.worlds import Clock, House, cluster, idle, lost
 
 NODES = st.sampled_from(["n1", "n2", "n3", "n4", "n5"])
@@ -31,6 +34,8 @@ LIMITS = Limits(
     drained_share_max=1.0,
     partition_share_max=1.0,
     breaker_drains=100_000,
+    flap_drains=4,
+    proof=ProofOptions(when="drained", returns="passed", passes=1, clean_seconds=100),
 )
 
 
@@ -76,6 +81,8 @@ class Interleavings(RuleBasedStateMachine):
         self.clock = Clock()
         self.slurm = Crashy(cluster(5).values(), self.clock.now_ns, lambda: self.window())
         self.slurm.log = []
+        self.tools = SimulatedProving(self.slurm, self.proof_write)
+        self.die_at = ""
         self.window_word: tuple[str, str] | None = None
         self.database = Database(":memory:")
         self.theirs: dict[str, str] = {}
@@ -85,13 +92,18 @@ class Interleavings(RuleBasedStateMachine):
         self.house = self.head()
 
     def head(self) -> House:
-        made = House(self.slurm, database=self.database, limits=LIMITS)
+        made = House(self.slurm, database=self.database, limits=LIMITS, prover=self.tools)
         made.clock = self.clock
         made.now_ns = self.clock.now_ns
         return made
 
-    def picture(self) -> tuple[dict[str, NodeState], dict[str, str]]:
-        return self.slurm.nodes(), dict(self.theirs)
+    def picture(self) -> tuple[dict[str, NodeState], dict[str, str], dict[str, str]]:
+        return self.slurm.nodes(), dict(self.theirs), dict(self.tools.reservations)
+
+    def proof_write(self, what: str) -> None:
+        if what == self.die_at:
+            self.die_at = ""
+            raise Killed
 
     def window(self) -> None:
         """What a person does between tocsin's look and its write."""
@@ -163,6 +175,26 @@ class Interleavings(RuleBasedStateMachine):
     @rule(trouble=st.sampled_from(["killed before", "killed after", "lost before", "lost after"]))
     def the_next_write_is_cut_off(self, trouble: str) -> None:
         self.slurm.trouble = trouble
+
+    @rule(
+        what=st.sampled_from(
+            [
+                f"{when} {act}"
+                for when in ("before", "after")
+                for act in ("reserve", "submit", "release")
+            ]
+        )
+    )
+    def the_head_dies_in_a_proof(self, what: str) -> None:
+        self.die_at = what
+
+    @rule(passes=st.booleans())
+    def proofs_pass_or_fail_from_now_on(self, passes: bool) -> None:
+        self.tools.result = "tocsin=ok" if passes else "tocsin=failed:gemm:exit1"
+
+    @rule()
+    def somebody_deletes_our_reservations(self) -> None:
+        self.tools.reservations.clear()
 
     @rule()
     def restart(self) -> None:
@@ -242,7 +274,8 @@ class Interleavings(RuleBasedStateMachine):
 
     @rule()
     def slurmctld_crashes_back_to_what_it_saved(self) -> None:
-        nodes, theirs = self.saved
+        nodes, theirs, self.tools.reservations = self.saved
+        self.tools.reservations = dict(self.tools.reservations)
         for node in nodes.values():
             self.slurm.put(node)
         self.theirs = dict(theirs)
@@ -284,6 +317,15 @@ class Interleavings(RuleBasedStateMachine):
         if hasattr(self, "house"):
             assert len(self.house.ledger.held()) <= CAP + self.revived()
 
+    @invariant()
+    def no_node_is_returned_without_a_passed_proof_or_a_persons_word(self) -> None:
+        if not hasattr(self, "house"):
+            return
+        for entry in self.house.ledger.audit(limit=10_000):
+            if entry.verb == "returned" and entry.user == "tocsin":
+                told = [e.verb for e in self.house.ledger.audit(subject=entry.subject)]
+                assert "proof_releasing" in told, entry
+
     def revived(self) -> int:
         """A crash of slurmctld brings back drains that had ended: held again, and not new."""
         return sum(e.verb == "revived" for e in self.house.ledger.audit(limit=10_000))
@@ -302,10 +344,19 @@ class Interleavings(RuleBasedStateMachine):
                     base=("down" if node.down else idle(name).base),
                 )
             )
-        for _ in range(4):
+        self.die_at = ""
+        for _ in range(8):
             self.clock.pass_seconds(200)
             self.house.cycle()
-        held = {case.node: case.reason for case in self.house.ledger.held()}
+        held = {
+            case.node: case.reason
+            for case in self.house.ledger.held()
+            if case.state is not State.TESTING
+        }
+        for case in self.house.ledger.held():
+            # What waits in its proof (DOWN, say) is reserved.
+            reserved = case.node in self.tools.reservations.values()
+            assert case.state is not State.TESTING or reserved, case
         shown = {
             name: node.reason
             for name, node in self.slurm.nodes().items()

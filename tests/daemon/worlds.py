@@ -13,6 +13,7 @@ from daemon.ledger import Ledger
 from daemon.limits import Limits
 from daemon.policy import Situation, decide
 from daemon.slurm.adapter import SlurmAdapter
+from daemon.slurm.proving import Proving
 from daemon.slurm.simulated import SimulatedSlurm
 from daemon.store.database import Database
 from models.voices import Entity, Fact, Remedy, Risk, Silence
@@ -99,6 +100,7 @@ class House:
         limits: Limits = GENEROUS,
         mode: Mode = Mode.ACT,
         now_ns: Callable[[], int] | None = None,
+        prover: Proving | None = None,
     ) -> None:
         self.clock = Clock()
         self.now_ns = now_ns or self.clock.now_ns
@@ -107,7 +109,7 @@ class House:
         self.ledger = Ledger(self.database)
         self.limits = limits
         self.mode = mode
-        self.drains = Drains(adapter, self.ledger, limits, mode)
+        self.drains = Drains(adapter, self.ledger, limits, mode, prover=prover)
         self.facts: list[Fact] = []
         self.risks: list[Risk] = []
         self.silences: list[Silence] = []
