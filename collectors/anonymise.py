@@ -35,6 +35,13 @@ _SERIAL_LINE = re.compile(
     r"[\"']?\s*[:=]\s*[\"']?)(?P<value>[A-Za-z0-9][\w.-]{3,63})",
     re.I,
 )
+# What InfiniBand's tools print in quotes: a node's description, or a GUID with a letter before it.
+_QUOTED = re.compile(r"\"(?P<words>[^\"\n]{1,128})\"")
+_NODE_ID = re.compile(rf"[HSR]-{_HEX}{{1,16}}\Z")
+# Words of a description that name no host.
+_DEVICE = re.compile(
+    r"(?:mlx|hfi|irdma|ib|qib|bnxt_re|ibp|HCA-)[\w.-]*\Z|Mellanox\Z|Technologies\Z"
+)
 # Words that stand where a serial would and are none.
 _NO_SERIAL = {"none", "unknown", "unspecified", "specified", "supported", "available"}
 LOOPBACK = {"127.0.0.1", "0.0.0.0"}  # noqa: S104 - compared, not listened on
@@ -63,7 +70,20 @@ class Anonymiser:
         text = _SERIAL_LINE.sub(self._serial, text)
         return self._names.sub(self._whole, text) if self._names else text
 
+    def descriptions(self, text: str) -> str:
+        """``text`` of a tool of InfiniBand without the names of hosts and switches."""
+        return _QUOTED.sub(self._description, text)
+
     # ---- inside ----------------------------------------------------------------------------
+
+    def _description(self, found: re.Match[str]) -> str:
+        words = found["words"]
+        if _NODE_ID.match(words):
+            return found[0]
+        return '"' + re.sub(r"[^\s:;,()]+", self._word, words) + '"'
+
+    def _word(self, found: re.Match[str]) -> str:
+        return found[0] if _DEVICE.match(found[0]) else self._alike(found[0])
 
     def _whole(self, found: re.Match[str]) -> str:
         return self._alike(found[0])

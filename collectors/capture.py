@@ -21,12 +21,16 @@ OUTPUT_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One thing to run; ``name`` is the file's name, ``parser`` the one that reads it."""
+    """One thing to run; ``name`` is the file's name, ``parser`` the one that reads it.
+
+    ``described``: it prints the names of the fabric's hosts and switches in quotes.
+    """
 
     name: str
     argv: tuple[str, ...]
     parser: str = ""
     seconds: float = 30.0
+    described: bool = False
 
 
 COMMANDS: tuple[Command, ...] = (
@@ -52,8 +56,26 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command("dcgmi-health.json", ("dcgmi", "health", "-c", "-j"), "dcgmi-health"),
     Command("ibstat.txt", ("ibstat",), "ibstat"),
+    Command("ibstatus.txt", ("ibstatus",), "ibstatus"),
+    Command("rdma-link.txt", ("rdma", "link"), "rdma-link"),
+    Command("perfquery.txt", ("perfquery",), "perfquery"),
+    Command("perfquery-x.txt", ("perfquery", "-x"), "perfquery"),
+    Command("perfquery-a.txt", ("perfquery", "-a"), "perfquery"),
+    Command("ibqueryerrors.txt", ("ibqueryerrors", "--skip-sl", "--data"), "ibqueryerrors",
+            120.0, True),
+    Command("ibqueryerrors-counters.txt", ("ibqueryerrors", "--skip-sl", "--counters"),
+            "ibqueryerrors", 120.0, True),
+    Command("iblinkinfo.txt", ("iblinkinfo", "-l"), "iblinkinfo", 120.0, True),
+    Command("ibnetdiscover.txt", ("ibnetdiscover",), "ibnetdiscover", 120.0, True),
     Command("ipmitool-sdr.txt", ("ipmitool", "sdr", "elist", "all"), "ipmitool-sdr"),
-    Command("ipmitool-sel.txt", ("ipmitool", "sel", "elist"), "ipmitool-sel"),
+    Command("ipmitool-sensor.txt", ("ipmitool", "sensor"), "ipmitool-sensor", 120.0),
+    Command("ipmitool-sel.txt", ("ipmitool", "sel", "elist"), "ipmitool-sel", 120.0),
+    Command("ipmitool-dcmi.txt", ("ipmitool", "dcmi", "power", "reading"), "ipmitool-dcmi"),
+    Command("ipmitool-chassis.txt", ("ipmitool", "chassis", "status"), "ipmitool-chassis"),
+    Command("ipmi-sensors.txt", ("ipmi-sensors", "--output-sensor-thresholds"), "ipmi-sensors",
+            120.0),
+    Command("ipmi-sel.txt", ("ipmi-sel",), "ipmi-sel", 120.0),
+    Command("ipmi-dcmi.txt", ("ipmi-dcmi", "--get-system-power-statistics"), "ipmi-dcmi"),
     Command("slurm-nodes.json", ("scontrol", "show", "nodes", "--json"), "slurm-nodes"),
     Command("nvme-smart-log.json", ("nvme", "smart-log", "/dev/nvme0", "-o", "json"),
             "nvme-smart-log"),
@@ -107,7 +129,8 @@ def capture(
 def _one(folder: Path, runner: Runner, anonymiser: Anonymiser, command: Command) -> Captured:
     result = runner.run(command.argv, deadline_seconds=command.seconds, output_bytes=OUTPUT_BYTES)
     before = anonymiser.replaced
-    text = anonymiser.text(result.text())
+    text = result.text()
+    text = anonymiser.text(anonymiser.descriptions(text) if command.described else text)
     if result.stderr:
         said = anonymiser.text(result.stderr.decode("utf-8", "replace"))
         (folder / f"{command.name}.stderr").write_text(said, encoding="utf-8")

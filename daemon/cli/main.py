@@ -36,6 +36,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "diagnose": ("diagnose", "what is wrong with a node's InfiniBand, and where"),
     "audit": ("audit", "who hangs where in this node's PCIe tree, and what is not right"),
     "parse": ("parse", "outside text in, JSON lines out"),
+    "capture": ("capture", "what this machine's tools print, without names, as a fixture"),
     "token": ("token", "make a token for an agent"),
     "simulate": ("simulate", "write a telemetry directory of a simulated fleet"),
     "replay": ("replay", "history through the real pipeline, to decisions"),

@@ -1,0 +1,82 @@
+"""``tocsin capture``: what the tools of this machine print, without names, as a fixture."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import json
+import secrets
+import socket
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from collectors.anonymise import Anonymiser
+from collectors.capture import COMMANDS, Captured, capture
+from collectors.command import Runner
+
+EXAMPLES = """examples:
+  tocsin capture --out /tmp/this-node          all tools that are here
+  tocsin capture --out /tmp/fabric --only 'ib*' those of InfiniBand
+  tocsin capture --list                        what would be run
+
+Only reading commands are run, as the user that calls. Names of hosts, people and boards are
+replaced by others of the same form; look the files over before you give them away.
+
+Exit code 0: something was captured; 1: nothing was; 2: wrong usage."""
+
+
+def options(parser: argparse.ArgumentParser, verb: str) -> None:
+    """The options of ``tocsin capture``."""
+    del verb
+    parser.epilog = EXAMPLES
+    parser.add_argument("--out", type=Path, metavar="DIR", help="a new folder")
+    parser.add_argument("--only", default="*", metavar="PATTERN", help="of the names of the files")
+    parser.add_argument("--name", action="append", default=[], help="a further name to take out")
+    parser.add_argument("--list", action="store_true", help="only show the commands")
+    parser.add_argument("--json", action="store_true", help="one JSON object a command")
+
+
+def run(arguments: argparse.Namespace, verb: str) -> int:
+    """Runs the tools and says how each went."""
+    del verb
+    commands = [one for one in COMMANDS if fnmatchcase(one.name, arguments.only)]
+    if arguments.list:
+        print("\n".join(f"{one.name:<28} {' '.join(one.argv)}" for one in commands))
+        return 0
+    if arguments.out is None or not commands:
+        what = "--out DIR is needed" if arguments.out is None else "--only names no command"
+        print(f"tocsin: {what}; see tocsin capture --list", file=sys.stderr)
+        return 2
+    try:
+        # What another capture left must not pass for this machine's.
+        arguments.out.mkdir(parents=True)
+        names = [*own_names(), *arguments.name]
+        done = capture(
+            arguments.out, Runner(), Anonymiser(secrets.token_bytes(16), names), commands
+        )
+    except OSError as error:
+        print(f"tocsin: {arguments.out}: {error.strerror or error}", file=sys.stderr)
+        return 2
+    for one in done:
+        print(json.dumps(asdict(one)) if arguments.json else _line(one))
+    return 0 if any(one.status == "ended" and one.output_bytes for one in done) else 1
+
+
+def own_names() -> Iterator[str]:
+    """The names of this machine and of who calls."""
+    host = socket.gethostname()
+    yield from {host, host.split(".")[0], host.partition(".")[2], socket.getfqdn()} - {"localhost"}
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        return
+    if user != "root":
+        yield user
+
+
+def _line(one: Captured) -> str:
+    how = one.fault or f"{one.output_bytes} bytes, {one.replaced} names replaced"
+    return f"{one.command.name:<28} {one.status:<8} {how}"
