@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from collectors.slurm_nodes import NodeState
 from daemon.cases import Case, State
@@ -374,7 +375,7 @@ class Proofs:
         verb = {State.RETURNED: "returned", State.FOREIGN: "taken_over"}.get(state, "proof_ends")
         by = proof.user if proof.passed_ns == 1 and proof.user else SELF
         with self._ledger.together():
-            seen = {"seen_ns": now_ns} if state is State.DRAINED else {}
+            seen: dict[str, Any] = {"seen_ns": now_ns} if state is State.DRAINED else {}
             self._ledger.move(case, state, now_ns, user=by, verb=verb, text=text, **seen)
             return self.records.change(proof, step=Step.OVER, ended_ns=now_ns, text=text)
 
