@@ -32,7 +32,9 @@ def count_gpus(node: Node, now_ns: int, thresholds: Thresholds) -> Count | None:
     newest = _counting_source(node, now_ns, thresholds)
     if newest is None or any(gpu.mig for gpu in node.gpus.values()):
         return None
-    time_ns = max(newest.time_ns, *(gpu.time_ns for gpu in node.gpus.values()), 0)
+    # Told from the end of the source's last whole cycle, not from the newest GPU: after a step of
+    # the clock the first GPUs of a cycle are far ahead of the others, and none is missing.
+    time_ns = newest.time_ns
     seen, full_ns = 0, newest.since_ns
     for gpu in node.gpus.values():
         pace_ns = max(gpu.interval_ns, newest.interval_ns)
