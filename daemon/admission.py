@@ -21,7 +21,7 @@ NUMBER_MEASUREMENTS = frozenset(
     {"gpu", "ib_port", "fabric_port", "bmc", "host", "disk", "pcie", "slurm_node"}
 )
 HEAD_MEASUREMENTS = frozenset(
-    {"fabric_port", "slurm_node", "slurm_event", "risk", "decision"}
+    {"fabric", "fabric_port", "slurm_node", "slurm_event", "risk", "decision"}
     | {"fleet", "fleet_top", "fleet_histogram"}
 )
 # Tags that would make a new series for every job or reading.
@@ -75,25 +75,32 @@ class Admission:
         """None when ``sample``, sent with the token of ``node``, may enter."""
         if now_ns // _DAY_NS != self._day:
             self._turn(now_ns // _DAY_NS)
-        owner = self._now.get((sample.measurement, sample.tags))
-        if owner is None:
-            problem = self._meet(sample)
-            if problem:
-                self.refused[sample.measurement] += 1
-                return Refusal(problem)
-            owner = sample.tag("node")
-        refusal = None
-        if node != ANY_NODE and owner != node:
-            said = f'tag node="{owner[:60]}"' if owner else "no node tag"
-            refusal = Refusal(f"this token may write for node {node} only, not {said}", True)
-        elif node != ANY_NODE and sample.measurement in HEAD_MEASUREMENTS:
-            refusal = Refusal(f"{sample.measurement} is written by the head alone")
-        else:
-            problem = self._time_fault(sample.time_ns, now_ns)
-            refusal = Refusal(problem) if problem else None
+        # Whose it is comes first: what is refused must not use up another node's budget.
+        known = self._now.get((sample.measurement, sample.tags))
+        refusal = self._not_its_own(sample, node, known)
+        if refusal is None and known is None and (problem := self._meet(sample)):
+            refusal = Refusal(problem)
+        if refusal is None and (problem := self._time_fault(sample.time_ns, now_ns)):
+            refusal = Refusal(problem)
         if refusal is not None:
             self.refused[sample.measurement[:60]] += 1
         return refusal
+
+    def _not_its_own(self, sample: Sample, node: str, known: str | None) -> Refusal | None:
+        """Why the sender with the token of ``node`` may not say this, whatever its shape."""
+        if node == ANY_NODE:
+            return None
+        owner = sample.tag("node") if known is None else known
+        if owner != node:
+            if owner and not NODE_NAME.fullmatch(owner):
+                return Refusal(f"{owner[:60]!r} is no node name")
+            said = f'tag node="{owner[:60]}"' if owner else "no node tag"
+            return Refusal(f"this token may write for node {node} only, not {said}", True)
+        if sample.measurement in HEAD_MEASUREMENTS:
+            return Refusal(f"{sample.measurement} is written by the head alone")
+        if sample.measurement == "event" and _is_cable(sample):
+            return Refusal("which cable hangs where is told by the head's sweep alone")
+        return None
 
     def judge_text(self, sample: Sample) -> Refusal | None:
         """None unless ``sample`` holds text where our schema has numbers."""
@@ -164,3 +171,7 @@ class Admission:
         self._counts = Counter(
             (measurement, node) for (measurement, _), node in self._before.items()
         )
+
+
+def _is_cable(sample: Sample) -> bool:
+    return sample.tag("kind") == "inventory" and sample.tag("code") == "link"

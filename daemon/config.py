@@ -6,6 +6,7 @@ put together. ``faults_outside`` looks at what a model cannot know: files, users
 
 from __future__ import annotations
 
+import contextlib
 import socket as sockets
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from daemon.gateway import GatewayOptions
 from daemon.groups import configured
 from daemon.limits import Limits
 from daemon.listen import Address
+from daemon.page.guard import is_loopback
 from daemon.settings import ConfigError, Fault, Section, load
 from daemon.sources import AgentSources, HeadSources
 from daemon.store.influx_options import InfluxOptions
@@ -176,8 +178,23 @@ def _head_faults(config: Config) -> Iterator[Fault]:
         yield from _unreadable(f"influxdb.{name}", getattr(config.influxdb, name))
     yield from _unreadable("alerts.webhook_url_file", config.alerts.webhook_url_file)
     yield from _unreadable("page.password_file", config.page.password_file)
+    yield from _page_faults(config.page)
     conf = config.slurm.conf
     yield from _unreadable("slurm.conf", conf, "name slurm.conf, or leave it to SLURM_CONF")
+
+
+def _page_faults(page: PageSection) -> Iterator[Fault]:
+    """What would open the page to everybody."""
+    host, file = Address.parse(page.listen).host, page.password_file
+    if not page.enabled:
+        return
+    if file is None:
+        if not is_loopback(host):
+            yield Fault("page.password_file", f"is required: the page listens on {host}")
+        return
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        if not file.read_text().strip():
+            yield Fault("page.password_file", f"{file} holds no password")
 
 
 def _unreadable(path: str, file: Path | None, remedy: str = "") -> Iterator[Fault]:

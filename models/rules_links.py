@@ -37,6 +37,8 @@ from models.voices import Entity, Fact, Remedy
 
 # Codes of inventory events: which cable hangs where, and which GUID a port has.
 LINK_INVENTORY = frozenset({"link", "port"})
+# More ports than any fabric has: what one agent makes up pushes out the oldest, no more.
+NAMED_LIMIT = 200_000
 LINK_MEASUREMENTS = frozenset({"ib_port", "fabric_port", "fabric", "slurm_node"})
 
 
@@ -55,6 +57,7 @@ class LinkRules:
         self._owner: dict[PortKey, Key] = {}
         self._place: dict[str, PortKey] = {}
         self._named: dict[str, Key] = {}
+        self._described: dict[str, str] = {}  # GUID -> the node that its description names
         self._hosts_on: dict[str, Counter[str]] = {}
         self._jobs: dict[str, tuple[bool, int]] = {}
         self._managers: dict[str, bool] = {}
@@ -80,11 +83,11 @@ class LinkRules:
             if up is not None:
                 self._managers[sample.tag("subnet")] = up == 1.0
         elif sample.tag("code") == "link":
-            self._cable(sample)
+            self._cable(sample, arrival_ns)
         elif sample.tag("code") == "port":
-            self._port(sample)
+            self._port(sample, arrival_ns)
 
-    def _cable(self, sample: Sample) -> None:
+    def _cable(self, sample: Sample, arrival_ns: int) -> None:
         head, _, name = sample.text("text").partition(" name=")
         words = dict(part.split("=", 1) for part in head.split() if "=" in part)
         device, _, port = sample.text("device").partition("/")
@@ -93,16 +96,23 @@ class LinkRules:
         node = sample.tag("node")
         if all((*switch, *adapter, device, port, node)):
             # A node knows its ports better than a node description does ("HCA-1").
+            self._described[adapter[0]] = node
             key = self._named.get(adapter[0], (node, device, port))
+            if self._is_anothers(adapter[0], key[0], arrival_ns):
+                key = (node, device, port)
             self._plug(key, Cable(switch, adapter, name))
 
-    def _port(self, sample: Sample) -> None:
+    def _port(self, sample: Sample, arrival_ns: int) -> None:
         device, _, port = sample.text("device").partition("/")
         guid = sample.text("text").removeprefix("guid=")
         key = (sample.tag("node"), device, port)
         if not all((guid, *key)) or len(self._hosts.get(key[0], ())) > PORT_LIMIT:
             return
+        if self._is_anothers(guid, key[0], arrival_ns):
+            return
         self._named[guid] = key
+        while len(self._named) > NAMED_LIMIT:
+            del self._named[next(iter(self._named))]
         where = self._place.get(guid)
         owner = self._owner.get(where) if where is not None else None
         if owner is not None and owner != key:
@@ -111,6 +121,19 @@ class LinkRules:
             self._sick.discard(owner)
             if cable is not None:
                 self._plug(key, cable)
+
+    def _is_anothers(self, guid: str, name: str, arrival_ns: int) -> bool:
+        """Whether the sweep says that ``guid`` is in another node, which is heard with its ports.
+
+        One node's agent could else take another's cable, and its faults with it. A card that
+        moved on is described by its new node.
+        """
+        node = self._described.get(guid, name)
+        quiet_ns = int(self.thresholds.quiet_seconds * SECOND_NS)
+        return node != name and any(
+            not port.from_fabric and arrival_ns - port.track.arrival_ns <= quiet_ns
+            for port in self._hosts.get(node, {}).values()
+        )
 
     def _unplug(self, key: Key) -> Cable | None:
         cable = self._cables.pop(key, None)
@@ -366,6 +389,7 @@ class LinkRules:
                 for key, cable in self._cables.items()
             ],
             "managers": dict(self._managers),
+            "described": dict(self._described),
             "named": [[guid, *key] for guid, key in self._named.items()],
         }
 
@@ -376,6 +400,7 @@ class LinkRules:
         self._named = {
             guid: (node, device, number) for guid, node, device, number in state.get("named", ())
         }
+        self._described = dict(state.get("described", {}))
         for name, device, number, *row in state["ports"]:
             port = load_port(row)
             self._hosts.setdefault(name, {})[device, number] = port
