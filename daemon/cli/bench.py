@@ -19,6 +19,7 @@ EXAMPLE = """examples:
   tocsin bench                      all of them, in a few minutes
   tocsin bench store --nodes 10000  the embedded store, and what else is installed beside it
   tocsin bench gateway --json       HTTP in, store out
+  tocsin bench head --nodes 10000   the same with rules, features and judgement
 
 Peers (InfluxDB 1, VictoriaMetrics) are measured when influxd or victoria-metrics is on PATH."""
 
@@ -39,6 +40,12 @@ def _gateway(folder: Path, nodes: int, steps: int) -> Iterator[Figure]:
     from daemon.bench.gateway import bench_gateway
 
     yield from bench_gateway(folder / "gateway", nodes, max(1, min(steps, 5)))
+
+
+def _head(folder: Path, nodes: int, steps: int) -> Iterator[Figure]:
+    from daemon.bench.head import bench_head
+
+    yield from bench_head(folder / "head", nodes, max(1, min(steps, 4)))
 
 
 def _agent(folder: Path, nodes: int, steps: int) -> Iterator[Figure]:
@@ -67,6 +74,7 @@ BENCHES: dict[str, Bench] = {
     "bmc": _bmc,
     "fabric": _fabric,
     "gateway": _gateway,
+    "head": _head,
     "store": _store,
 }
 

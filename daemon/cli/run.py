@@ -11,7 +11,7 @@ from pathlib import Path
 import structlog
 
 from daemon import __version__
-from daemon.assemble import make_adapter, make_slurm_source, open_ears
+from daemon.assemble import calm_collector, make_adapter, make_slurm_source, open_ears
 from daemon.clock import SystemClock
 from daemon.config import Config, read
 from daemon.head import Head
@@ -63,6 +63,7 @@ async def _serve(config: Config) -> None:
     tokens = TokenFile(config.head.tokens_file)
     loop.add_signal_handler(signal.SIGHUP, tokens.refresh)
     log.info("head_opens", version=__version__, state=str(config.head.state_dir))
+    calm_collector()
     head = Head(
         config,
         clock=SystemClock(),
