@@ -443,7 +443,7 @@ def test_a_perfquery_that_hangs_at_each_reading_leaves_nothing_behind(
     source.collect(NOW_NS)
     process = psutil.Process()
     before = process.num_fds(), process.num_threads()
-    for turn in range(1, 6):
+    for turn in range(1, 4):
         batch = source.collect(NOW_NS + turn * 2000 * SECOND)
         (port,) = [one for one in batch.samples if one.measurement == "ib_port"]
         assert "receive_bytes_total" not in port.fields, "a saturated counter is no number"

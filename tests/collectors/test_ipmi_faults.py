@@ -244,7 +244,7 @@ def test_a_hundred_bmcs_with_dead_slow_and_locked_ones_keep_the_cadence_of_the_h
         threads = threading.active_count()
         took: list[float] = []
         count: Counter[str] = Counter()
-        while len(took) < 12 and min(count[node] for node in healthy) < 4:
+        while len(took) < 12 and min(count[node] for node in healthy) < 3:
             begin = time.monotonic()
             batch = source.collect(time.time_ns())
             took.append(time.monotonic() - begin)
@@ -252,7 +252,7 @@ def test_a_hundred_bmcs_with_dead_slow_and_locked_ones_keep_the_cadence_of_the_h
             check_samples(ipmi, readings, "")
             count.update({one.tag("node") for one in readings})
         assert set(count) == healthy
-        assert min(count.values()) >= 4, f"read too seldom: {count.most_common()[-5:]}"
+        assert min(count.values()) >= 3, f"read too seldom: {count.most_common()[-5:]}"
         # A dead BMC takes 3.3 s to be given up: no round of the healthy has to last as long.
         assert min(took) < 2.5, f"rounds took {took}"
         assert "18 of 100 BMCs not read" in batch.fault

@@ -17,7 +17,7 @@ from daemon.sources import make_all
 from models.diagnosis import Evidence, LinkEvidence, diagnose, report_lines, usual_rate
 from models.links import End, LinkView, Part
 from tests.testbed.ib import fake_sysfs
-from tests.testbed.ib.fabric import Fabric
+from tests.testbed.ib.fabric import Fabric, missing
 
 
 @pytest.fixture
@@ -35,15 +35,33 @@ def own(
     monkeypatch.undo()
 
 
+@pytest.fixture(scope="module")
+def fabric(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fabric]:
+    """One fabric for the tests of this file that break no link."""
+    if missing():
+        pytest.skip(missing())
+    made = Fabric(tmp_path_factory.mktemp("ib"), "--hosts", "8", "--slow", "gpu-0003:1xQDR")
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def shared(fabric: Fabric, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fabric]:
+    for name, value in fabric.environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(fabric.directory)
+    yield fabric
+    monkeypatch.undo()
+
+
 def ask(capsys: pytest.CaptureFixture[str], node: str, *more: str) -> tuple[int, str]:
     code = main(["diagnose", "ib", node, "--seconds", "0", *more])
     return code, capsys.readouterr().out
 
 
 def test_a_node_is_diagnosed_from_both_ends_over_the_fabric(
-    own: Callable[..., Fabric], capsys: pytest.CaptureFixture[str], tmp_path: Path
+    shared: Fabric, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fabric = own("--hosts", "8", "--slow", "gpu-0003:1xQDR")
     code, text = ask(capsys, "gpu-0002")
     assert code == 0, text
     assert "nothing is wrong with the 1 InfiniBand ports of gpu-0002" in text
@@ -54,7 +72,7 @@ def test_a_node_is_diagnosed_from_both_ends_over_the_fabric(
     assert "[BAD ] width and rate    1X QDR (10 Gb/s), others have 100 Gb/s" in text
     assert "-> cable (likely)" in text
 
-    fabric.counters("S-leaf-0-0", 2, LinkDownedCounter=3)
+    shared.counters("S-leaf-0-0", 2, LinkDownedCounter=3)
     code, text = ask(capsys, "gpu-0002")
     assert code == 0
     assert "of unknown age, not growing: link_downs 3" in text
@@ -66,8 +84,11 @@ def test_a_node_is_diagnosed_from_both_ends_over_the_fabric(
     assert code == 3
     assert "no InfiniBand port of gpu-9999 could be looked at" in text
 
-    fabric.manager("stop")
-    code, text = ask(capsys, "gpu-0002")
+    shared.manager("stop")
+    try:
+        code, text = ask(capsys, "gpu-0002")
+    finally:
+        shared.manager("start")
     assert code == 1
     assert "the links are sound, but" in text
     assert "[BAD ] subnet manager" in text
@@ -91,9 +112,8 @@ def test_a_dead_link_is_found_by_the_cabling_that_the_head_remembers(
 
 
 def test_every_rail_of_the_configuration_is_read_and_one_that_fails_is_said(
-    own: Callable[..., Fabric], capsys: pytest.CaptureFixture[str], tmp_path: Path
+    shared: Fabric, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    own("--hosts", "4")
     config = tmp_path / "tocsin.toml"
     config.write_text(
         '[[head.sources.fabric.subnets]]\nname = "rail0"\n'
@@ -118,14 +138,12 @@ def test_what_the_head_remembers_is_where_the_head_keeps_it(tmp_path: Path) -> N
 
 
 def test_errors_that_grow_while_it_watches_are_placed(
-    own: Callable[..., Fabric], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    shared: Fabric, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fabric = own("--hosts", "4")
-
     def meanwhile(seconds: float) -> None:
         assert seconds == 5.0
-        fabric.counters("S-leaf-0-0", 2, SymbolErrorCounter=400)
-        fabric.counters("H-gpu-0002-r0", 1, SymbolErrorCounter=90)
+        shared.counters("S-leaf-0-0", 2, SymbolErrorCounter=400)
+        shared.counters("H-gpu-0002-r0", 1, SymbolErrorCounter=90)
 
     monkeypatch.setattr("daemon.cli.diagnose.sleep", meanwhile)
     code = main(["diagnose", "ib", "gpu-0002"])

@@ -61,59 +61,70 @@ class Cluster:
 
 @pytest.fixture
 def cluster(
-    ib_start: Callable[..., Fabric], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Cluster]:
-    fabric = ib_start("--hosts", "8")
-    for name, value in fabric.environment().items():
+    ib_fabric: Fabric, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Cluster]]:
+    """Watches some hosts of the shared fabric; no two tests take the same hosts."""
+    for name, value in ib_fabric.environment().items():
         monkeypatch.setenv(name, value)
-    monkeypatch.chdir(fabric.directory)
-    state = tmp_path / "state"
-    state.mkdir()
-    made = Cluster(fabric, state, ["gpu-0002", "gpu-0003", "gpu-0004"])
-    made.look()
-    made.look(700)
-    assert made.facts() == []
-    yield made
+    monkeypatch.chdir(ib_fabric.directory)
+
+    def watch(*hosts: str) -> Cluster:
+        made = Cluster(ib_fabric, tmp_path, list(hosts))
+        made.look()
+        made.look(700)
+        assert made.facts() == []
+        return made
+
+    yield watch
     monkeypatch.undo()
 
 
-def test_a_cut_cable_is_placed_by_both_ends(cluster: Cluster) -> None:
-    cluster.fabric.console('Unlink "H-gpu-0004-r0"[1]')
-    cluster.look(30)
-    assert cluster.facts() == []
-    cluster.look(60)
-    (fact,) = cluster.facts()
+def test_a_cut_cable_is_placed_by_both_ends(cluster: Callable[..., Cluster]) -> None:
+    seen = cluster("gpu-0004")
+    seen.fabric.console('Unlink "H-gpu-0004-r0"[1]')
+    seen.look(30)
+    assert seen.facts() == []
+    seen.look(60)
+    (fact,) = seen.facts()
     assert (fact.entity.node, fact.entity.device) == ("gpu-0004", "mlx5_0/1")
     assert (fact.code, fact.remedy) == ("ibdown", Remedy.DRAIN)
     assert fact.text == "link down; likely the cable"
     assert "leaf-0-0 port 4: Down/Polling" in fact.evidence
 
 
-def test_lost_lanes_are_a_fact_of_the_host_at_that_cable(cluster: Cluster) -> None:
-    cluster.fabric.run("ibportstate", "1", "3", "width", "1")
-    cluster.look(30)
-    cluster.look(60)
-    (fact,) = cluster.facts()
+def test_lost_lanes_are_a_fact_of_the_host_at_that_cable(cluster: Callable[..., Cluster]) -> None:
+    seen = cluster("gpu-0003")
+    seen.fabric.run("ibportstate", "1", "3", "width", "1")
+    seen.look(30)
+    seen.look(60)
+    (fact,) = seen.facts()
     assert (fact.entity.node, fact.code, fact.remedy) == ("gpu-0003", "ibrate", Remedy.DRAIN)
     assert "of 100 Gb/s; likely the cable" in fact.text
 
 
-def test_drops_counted_at_the_host_are_a_fact_and_errors_place_them(cluster: Cluster) -> None:
-    fabric = cluster.fabric
+def test_drops_counted_at_the_host_are_a_fact_and_errors_place_them(
+    cluster: Callable[..., Cluster],
+) -> None:
+    seen = cluster("gpu-0002")
+    fabric = seen.fabric
     fabric.counters("H-gpu-0002-r0", 1, LinkDownedCounter=2, SymbolErrorCounter=50)
     fabric.counters("S-leaf-0-0", 2, LinkDownedCounter=2, SymbolErrorCounter=70)
-    cluster.look()
-    (fact,) = cluster.facts()
+    seen.look()
+    (fact,) = seen.facts()
     assert (fact.entity.node, fact.code, fact.remedy) == ("gpu-0002", "ibflap", Remedy.DRAIN)
     assert fact.text == "link went down 2 times in 24 h; likely the cable"
 
 
-def test_three_hosts_of_one_leaf_are_the_switch_and_nobody_is_drained(cluster: Cluster) -> None:
-    for number in (2, 3, 4):
-        cluster.fabric.console(f'Unlink "H-gpu-000{number}-r0"[1]')
-    cluster.look(30)
-    cluster.look(60)
-    facts = cluster.facts()
-    assert [fact.entity.node for fact in facts] == ["gpu-0002", "gpu-0003", "gpu-0004"]
+def test_three_hosts_of_one_leaf_are_the_switch_and_nobody_is_drained(
+    cluster: Callable[..., Cluster],
+) -> None:
+    hosts = ["gpu-0006", "gpu-0007", "gpu-0008"]  # of the other leaf
+    seen = cluster(*hosts)
+    for host in hosts:
+        seen.fabric.console(f'Unlink "H-{host}-r0"[1]')
+    seen.look(30)
+    seen.look(60)
+    facts = seen.facts()
+    assert [fact.entity.node for fact in facts] == hosts
     assert {fact.remedy for fact in facts} == {Remedy.ALERT}
     assert {fact.text for fact in facts} == {"link down; likely the switch"}
