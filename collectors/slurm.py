@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -66,13 +66,22 @@ EVENT_LIMIT = 20_000
 
 
 class Options(SourceOptions):
-    """``conf`` and ``binaries`` are needed only where Slurm is not in its usual place."""
+    """``conf`` and ``binaries`` are needed only where Slurm is not in its usual place.
+
+    ``adapter``: how the head writes. ``auto`` takes Slurm's own commands where they work, else
+    slurmrestd where ``rest_url`` (``http://host:6820``) names one.
+    """
 
     period_seconds: float = Field(default=15.0, gt=0, le=3_600)
     deadline_seconds: float = Field(default=12.0, gt=0, le=600)
     conf: Path | None = None
     binaries: Path | None = None
     jobs: bool = True
+    adapter: Literal["auto", "cli", "rest"] = "auto"
+    rest_url: str = Field(default="", pattern=r"^(https?://[^/?#@ ]+)?$")
+    rest_user: str = Field(default="", pattern=r"^[A-Za-z0-9_.-]{0,64}$")
+    # Holds a JWT of ``scontrol token``; read anew at each request, so that it may be renewed.
+    rest_token_file: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
