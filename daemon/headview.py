@@ -42,6 +42,7 @@ from daemon.policy import explain_node
 from daemon.schema import metric_of
 from daemon.series import series_of
 from daemon.slurm.adapter import SlurmError
+from daemon.store.merge import ROLLUP_NS
 from models.voices import Fact, Risk
 
 Result = TypeVar("Result")
@@ -220,7 +221,10 @@ class HeadEyes:
         start_ns = end_ns - int(minutes * 60 * NANOSECONDS)
 
         def read() -> list[SeriesView]:
-            table = head.store.read(measurement, start_ns, end_ns, {"node": node}, list(fields))
+            # A chart whose steps are longer than a roll-up's needs no single readings.
+            coarse = end_ns - start_ns >= points * ROLLUP_NS
+            look = head.store.read_coarse if coarse else head.store.read
+            table = look(measurement, start_ns, end_ns, {"node": node}, list(fields))
             return [
                 series_of(
                     table, node, measurement, name, metric_of(measurement, name),

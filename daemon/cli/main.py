@@ -45,6 +45,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "import": ("transfer", "telemetry directory into the store"),
     "export": ("transfer", "store into a telemetry directory"),
     "store": ("store", "verify, repair or describe the embedded store"),
+    "query": ("query", "ask the configured InfluxDB in InfluxQL"),
     "bench": ("bench", "measure the figures of the documentation on this machine"),
 }
 

@@ -218,15 +218,19 @@ def _samples(frames: list[Frame]) -> list[Sample]:
 
 
 def query_influxql(options: InfluxOptions, statement: str, deadline_seconds: float = 30.0) -> Any:
-    """The answer of one InfluxQL query (1.x, 2.x and 3.x all speak it at ``/query``)."""
+    """The JSON text of one InfluxQL query (1.x, 2.x and 3.x all speak it at ``/query``).
+
+    Raises what influxdb-client and urllib3 raise.
+    """
     writer = InfluxWriter(options)
     writer.path = V1_PATH
-    database = options.bucket.partition("/")[0]
+    database, _, policy = options.bucket.partition("/")
+    query = [("db", database), ("q", statement), ("epoch", "ns")]
     try:
         answer = writer._client.api_client.rest_client.request(
             "GET",
             options.url + "/query",
-            query_params=[("db", database), ("q", statement), ("epoch", "ns")],
+            query_params=[*query, *([("rp", policy)] if policy else [])],
             headers={"Accept": "application/json", **writer._authorization()},
             _request_timeout=int(deadline_seconds * 1000),
         )

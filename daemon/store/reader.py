@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from daemon.store.errors import StoreUnavailableError
 from daemon.store.packing import Columns, split_series
-from daemon.store.parts import HOUR_NS, TagFilter, list_parts, measurements, read_part
+from daemon.store.parts import DAY_NS, HOUR_NS, TagFilter, list_parts, measurements, read_part
 from daemon.store.segments import list_segments, read_segment, segment_path
 from daemon.store.tables import (
     TIME,
@@ -90,6 +90,36 @@ class Reader:
             except FileNotFoundError:
                 continue
         raise StoreUnavailableError(f"store {self.directory}: files keep changing while being read")
+
+    def read_coarse(
+        self,
+        measurement: str,
+        start_ns: int,
+        end_ns: int,
+        tags: TagFilter | None = None,
+        fields: Sequence[str] = (),
+    ) -> pa.Table:
+        """Numbers for a chart over a long span: few rows, and also of days whose rows are gone.
+
+        Days that are rolled up give their five-minute means (of counters, ``..._total``, the
+        greatest value), all others their rows as they are.
+        """
+        rolled = {part.day for part in list_parts(self.rollup_directory, measurement)}
+        first, last = start_ns // DAY_NS, (end_ns - 1) // DAY_NS
+        tables: list[pa.Table] = []
+        begin = first
+        for day in range(first, last + 2):
+            if day <= last and (day in rolled) == (begin in rolled):
+                continue
+            low, high = max(start_ns, begin * DAY_NS), min(end_ns, day * DAY_NS)
+            if begin in rolled:
+                table = self.read_rollup(measurement, low, high, tags, fields)
+                tables.append(_as_readings(table, fields))
+            else:
+                tables.append(self.read(measurement, low, high, tags, fields))
+            begin = day
+        tables = [table for table in tables if table.num_rows]
+        return sort_once(unify(tables)) if tables else empty_table()
 
     def hours(
         self,
@@ -173,6 +203,17 @@ class Reader:
         if not any(table.num_rows for table in tables):
             return empty_table()
         return sort_once(unify(tables))
+
+
+def _as_readings(table: pa.Table, fields: Sequence[str]) -> pa.Table:
+    """Five-minute values under the names of the readings that they stand for."""
+    tags = tags_of(table.schema)
+    kept = table.select([name for name in ("time", *tags) if name in table.column_names])
+    for name in fields:
+        source = f"{name}_max" if name.endswith("_total") else name
+        if source in table.column_names:
+            kept = kept.append_column(name, table.column(source))
+    return kept
 
 
 class _Wanted:

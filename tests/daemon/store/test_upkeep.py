@@ -150,6 +150,30 @@ def test_rollups_have_mean_least_and_greatest_of_five_minutes(store: Store) -> N
     assert [row["power_watts_max"] for row in found] == [900.0, 570.0]
 
 
+def test_a_long_span_is_told_by_rollups_where_there_are_some_and_by_rows_elsewhere(
+    store: Store,
+) -> None:
+    for day in range(4):
+        for minute in range(10):
+            at_ns = DAY0_NS + day * DAY_NS + minute * MINUTE_NS
+            put(store, at_ns, power_watts=float(minute), energy_total=100.0 * day + minute)
+    roll(store)
+    store.upkeep(DAY0_NS + 2 * DAY_NS + HOUR_NS)
+    fields = ["power_watts", "energy_total"]
+    found = to_rows(store.read_coarse("gpu", DAY0_NS, DAY0_NS + 4 * DAY_NS, {"gpu": "0"}, fields))
+    assert len(found) == 2 + 2 + 10 + 10
+    assert [(row["power_watts"], row["energy_total"]) for row in found[2:4]] == [
+        (2.0, 104.0),
+        (7.0, 109.0),
+    ]
+    assert [row["power_watts"] for row in found[4:14]] == [float(minute) for minute in range(10)]
+    # Days whose rows are gone are still told.
+    store.upkeep(DAY0_NS + 92 * DAY_NS)
+    found = to_rows(store.read_coarse("gpu", DAY0_NS, DAY0_NS + DAY_NS, {"gpu": "0"}, fields))
+    assert [row["power_watts"] for row in found] == [2.0, 7.0]
+    assert to_rows(store.read_coarse("gpu", 0, DAY_NS, {}, fields)) == []
+
+
 def test_old_days_go_and_their_rollups_stay(store: Store) -> None:
     put(store, DAY0_NS, power_watts=1.0)
     put(store, DAY0_NS + 50 * DAY_NS, power_watts=2.0)
