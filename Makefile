@@ -8,6 +8,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO ?=
 TESTS ?= tests
+# Most tests wait for processes, so more of them than cores may run side by side.
+JOBS ?= 3
 
 .PHONY: demo test check format bench wheel clean services
 
@@ -15,7 +17,7 @@ demo: $(VENV)/.demo
 	@$(BIN)/tocsin demo $(DEMO)
 
 test: $(VENV)/.dev services
-	$(BIN)/python -m pytest $(TESTS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(TESTS)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

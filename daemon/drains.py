@@ -93,6 +93,11 @@ class Drains:
         """Tells whoever holds a node that it has a fault too, in its Comment: never its reason."""
         if self._mode is not Mode.ACT or not self._limits.note_foreign or not foreign:
             return
+        # A rule in shadow writes nothing, and a locked node is left alone altogether.
+        locked = self._ledger.view(now_ns).locked
+        foreign = [one for one in foreign if one.mode is Mode.ACT and one.node not in locked]
+        if not foreign:
+            return
         notes = {one.node: _note_of(one) for one in foreign}
         try:
             outcome = self._hand.adapter.comment(notes, may_note)

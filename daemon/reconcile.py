@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -33,6 +34,8 @@ class Reconciler:
         self._ledger = ledger
         self._limits = limits
         self._mode = mode
+        # When a reading last showed each held drain: the ledger is stamped more rarely.
+        self._shown_ns: dict[str, int] = {}
 
     def reconcile(self, nodes: Mapping[str, NodeState], now_ns: int) -> list[Returned]:
         """Holds the ledger against a reading of Slurm; answers the nodes that came back.
@@ -52,6 +55,9 @@ class Reconciler:
             else:
                 doubtful.append(case)
         self._ledger.seen(agreed, now_ns)
+        held = {case.id for case in (*agreed, *doubtful)}
+        self._shown_ns = {one: at_ns for one, at_ns in self._shown_ns.items() if one in held}
+        self._shown_ns.update((case.id, now_ns) for case in agreed)
         if not doubtful:
             return returned
         try:
@@ -73,7 +79,9 @@ class Reconciler:
         drained = {
             name: (node.reason, node.reason_user)
             for name, node in nodes.items()
-            if node.drain and name not in ours and known.get(name) != node.reason
+            if (node.drain or _taken_down(node))
+            and name not in ours
+            and known.get(name) != node.reason
         }
         back = [
             name
@@ -191,14 +199,15 @@ class Reconciler:
 
     def _forgotten(self, case: Case, now_ns: int) -> bool:
         """Whether slurmctld lost the drain in a crash, rather than a person lifting it."""
-        if case.return_by or now_ns - case.seen_ns > self._limits.forgotten_seconds * SECOND_NS:
+        seen_ns = max(case.seen_ns, self._shown_ns.get(case.id, 0))
+        if case.return_by or now_ns - seen_ns > self._limits.forgotten_seconds * SECOND_NS:
             return False
         try:
             start_ns = self._hand.adapter.controller_start_ns()
         except SlurmError:
             return False
         # Slurm tells its start in whole seconds.
-        return start_ns + SECOND_NS > case.seen_ns
+        return start_ns + SECOND_NS > seen_ns
 
     def _unnote(self, names: Sequence[str], nodes: Mapping[str, NodeState]) -> None:
         """Takes our line out of the Comment of nodes that came back."""
@@ -206,3 +215,17 @@ class Reconciler:
         if self._mode is Mode.ACT and ours:
             with contextlib.suppress(SlurmError):
                 self._hand.adapter.comment(dict.fromkeys(ours, ""), may_note)
+
+
+# What slurmctld and slurmd write themselves when they give a node up (slurm.conf(5), sinfo(1) and
+# the reasons seen on 22.05 to 26.05). Where SlurmUser is root, the user does not tell them apart.
+_SLURMS_OWN = re.compile(
+    r"(?i)not responding|node unexpectedly rebooted|gres/|low |batch job complete failure|"
+    r"kill task failed|prolog |epilog |reboot|resumetimeout|suspend|power|invalid|duplicate jobid|"
+    r"job credential|no network address|slurmdspooldir"
+)
+
+
+def _taken_down(node: NodeState) -> bool:
+    """Whether a person, and not Slurm itself, set the node DOWN or FAIL."""
+    return (node.down or node.failed) and bool(node.reason) and not _SLURMS_OWN.match(node.reason)

@@ -16,7 +16,6 @@ pytestmark = [pytest.mark.slurm, pytest.mark.timeout(240)]
 HOUR_NS = 3600 * 10**9
 
 
-@pytest.mark.xfail(strict=True, reason="_forgotten asks the ledger's stamp, up to a minute old")
 def test_a_resume_soon_after_a_clean_restart_of_slurmctld_is_a_persons(house: House) -> None:
     slurm = house.cluster
     house.kernel_says("n3", XID79)
@@ -41,7 +40,6 @@ def test_one_reading_from_the_future_takes_no_gpu_away(house: House) -> None:
     assert not drained(house.cluster, "n1")
 
 
-@pytest.mark.xfail(strict=True, reason="notes ask the daemon's mode alone, and no lock")
 @pytest.mark.parametrize("why", ["shadow", "locked"])
 def test_no_note_for_a_rule_in_shadow_or_on_a_locked_node(
     build_house: Callable[..., House], why: str
@@ -58,7 +56,6 @@ def test_no_note_for_a_rule_in_shadow_or_on_a_locked_node(
     assert "Comment=" not in slurm.run("scontrol", "show", "node", "n1")
 
 
-@pytest.mark.xfail(strict=True, reason="only a drain of others counts as held by them, not DOWN")
 def test_a_node_that_a_person_took_down_and_resumed_is_not_drained_for_what_was(
     house: House,
 ) -> None:
