@@ -72,7 +72,8 @@ class Examples:
     """Training examples of one kind: ``x`` [n, names], ``y`` [n], ``weight`` [n].
 
     ``weight`` undoes the down-sampling of quiet times: it is 1 for a positive and
-    1 / (share kept) for a negative, so that weighted rates are true rates.
+    1 / (share kept) for a negative, so that weighted rates are true rates. ``onsets_ns`` [n]
+    is the failure that a positive foretells, 0 for a negative: many examples tell of one.
     """
 
     kind: str
@@ -82,6 +83,12 @@ class Examples:
     weight: Floats
     times_ns: Times
     nodes: tuple[str, ...]
+    onsets_ns: Times
+
+    def failures(self) -> int:
+        """How many different failures the positives foretell."""
+        rows = np.flatnonzero(self.y > 0).tolist()
+        return len({(self.nodes[row], int(self.onsets_ns[row])) for row in rows})
 
     def part(self, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Examples:
         """The examples where ``chosen`` is true."""
@@ -93,6 +100,7 @@ class Examples:
             self.weight[chosen],
             self.times_ns[chosen],
             tuple(node for node, yes in zip(self.nodes, chosen.tolist(), strict=True) if yes),
+            self.onsets_ns[chosen],
         )
 
 
@@ -115,7 +123,7 @@ class Sampler:
         self.spans = {node: np.array(spans) for node, spans in labels.spans().items()}
         self.node_onsets = labels.node_onsets()
         self.onsets = {kind: labels.onsets(kind) for kind in ("gpu", "node")}
-        self._kept: dict[str, list[tuple[Floats, Floats, Floats, int, list[str]]]] = {}
+        self._kept: dict[str, list[tuple[Floats, Times, Floats, int, list[str]]]] = {}
         self._names: dict[str, tuple[str, ...]] = {}
 
     def usable(self, node: str, now_ns: int) -> bool:
@@ -138,43 +146,47 @@ class Sampler:
                 continue
             self._names[kind] = part.names
             count = len(part.entities)
-            positive = np.zeros(count, bool)
+            foretold = np.zeros(count, np.int64)  # onset of the failure that comes, or 0
             place = {entity: row for row, entity in enumerate(part.entities)}
-            for row in self._about_to_fail(kind, now_ns, place):
-                positive[row] = True
+            for row, onset_ns in self._about_to_fail(kind, now_ns, place):
+                foretold[row] = onset_ns
+            positive = foretold > 0
             # Other parts of a node that is about to fail are censored: the node goes with it.
             bad_node = np.array([not self.usable(node, now_ns) for node in part.nodes], bool)
             chosen = positive | (self.rng.random(count) < self.share)
             chosen &= ~bad_node[part.node_rows]
             rows = np.flatnonzero(chosen)
             if len(rows):
-                y = positive[rows].astype(np.float64)
                 weight = np.where(positive[rows], 1.0, 1.0 / self.share)
                 nodes = [part.entities[row].node for row in rows.tolist()]
                 self._kept.setdefault(kind, []).append(
-                    (part.values[rows], y, weight, now_ns, nodes)
+                    (part.values[rows], foretold[rows], weight, now_ns, nodes)
                 )
 
-    def _about_to_fail(self, kind: str, now_ns: int, place: dict[Entity, int]) -> Iterator[int]:
+    def _about_to_fail(
+        self, kind: str, now_ns: int, place: dict[Entity, int]
+    ) -> Iterator[tuple[int, int]]:
         for entity, onsets in self.onsets[kind].items():
             low = int(np.searchsorted(onsets, now_ns + LEAST_LEAD_NS, side="right"))
             soon = low < len(onsets) and onsets[low] <= now_ns + self.horizon_ns
             if soon and entity in place:
-                yield place[entity]
+                yield place[entity], int(onsets[low])
 
     def examples(self) -> dict[str, Examples]:
         """What was kept, by kind."""
         found = {}
         for kind, parts in self._kept.items():
-            times = [np.full(len(y), now_ns, np.int64) for _, y, _, now_ns, _ in parts]
+            times = [np.full(len(o), now_ns, np.int64) for _, o, _, now_ns, _ in parts]
+            onsets = np.concatenate([o for _, o, *_ in parts])
             found[kind] = Examples(
                 kind,
                 self._names[kind],
                 np.concatenate([x for x, *_ in parts]),
-                np.concatenate([y for _, y, *_ in parts]),
+                (onsets > 0).astype(np.float64),
                 np.concatenate([weight for _, _, weight, *_ in parts]),
                 np.concatenate(times),
                 tuple(node for *_, nodes in parts for node in nodes),
+                onsets,
             )
         return found
 

@@ -24,7 +24,8 @@ from models.risk import LEAST_TOLD, combined, rest, signal, words
 from models.voices import Entity, Risk, Signal
 
 # Suffixes of features that grow with the time of watching, and so tell the time.
-CLOCKS = ("age_days", "count_ever", "episodes_ever", "losses_ever", "gaps")
+# The level of a counter is one as well, and tells one part from another.
+CLOCKS = ("age_days", "count_ever", "episodes_ever", "losses_ever", "gaps", ".total")
 KEPT_CLOCKS = ("reboots.age_days", "node.reboots.age_days")  # the age of the boot is physics
 
 RISING = (
@@ -41,12 +42,17 @@ RISING = (
     "gpu_max.ecc_corrected.count_",
     "gpu_max.remapped_uncorrected.count_",
     "gpu_max.nvlink_crc.count_",
+    "link_max.symbol_errors.count_",
+    "link_max.receive_errors.count_",
+    "link_max.link_recoveries.count_",
 )
 
 LEAST_SIGNALLED = 1e-3  # a part below it is not told apart, whatever is usual
 
-LEAST_POSITIVES = 20  # examples; fewer teach nothing
-LATER_SHARE = 0.3  # of the time, kept for calibration
+# Different failures (not examples: one failure gives dozens) to learn and to calibrate by.
+LEAST_FAILURES = 10
+LEAST_LATER_FAILURES = 4
+LATER_SHARE = 0.3  # of the failures, the latest, kept for calibration
 
 
 def usable_feature(name: str) -> bool:
@@ -216,34 +222,37 @@ def node_names(frame: FeatureFrame) -> list[str]:
     return list(names)
 
 
-def train_kind(examples: Examples, seed: int = 0) -> KindModel:
-    """Fits the trees on earlier time and calibrates on the last 30 % of it.
+def train_kind(examples: Examples, seed: int = 0, later: Examples | None = None) -> KindModel:
+    """Fits the trees and calibrates them on ``later``, other examples at the true rate.
 
-    Raises TooFewFailures when either part has too few positives.
+    Without ``later`` it fits on earlier time and calibrates on the last 30 % of the failures.
+    Raises TooFewFailures when either part foretells too few.
     """
-    failing = examples.y > 0
-    cut_ns = np.quantile(examples.times_ns[failing], 1 - LATER_SHARE) if failing.any() else 0
-    early = examples.times_ns <= cut_ns
-    counts = (int(examples.y[early].sum()), int(examples.y[~early].sum()))
-    if min(counts) < LEAST_POSITIVES:
+    if later is None:
+        failing = examples.y > 0
+        cut_ns = np.quantile(examples.times_ns[failing], 1 - LATER_SHARE) if failing.any() else 0
+        early = examples.times_ns <= cut_ns
+        examples, later = examples.part(early), examples.part(~early)
+    counts = examples.failures(), later.failures()
+    if counts[0] < LEAST_FAILURES or counts[1] < LEAST_LATER_FAILURES:
         raise TooFewFailures(
-            f"{examples.kind}: {counts[0]} and {counts[1]} examples of coming failures in the "
-            f"earlier and the later part of the time; {LEAST_POSITIVES} are needed in each"
+            f"{examples.kind}: {counts[0]} failures to learn from and {counts[1]} later ones to "
+            f"calibrate by; {LEAST_FAILURES} and {LEAST_LATER_FAILURES} are needed"
         )
     columns = [
         index
         for index, name in enumerate(examples.names)
-        if usable_feature(name) and _varies(examples.x[early, index])
+        if usable_feature(name) and _varies(examples.x[:, index])
     ]
     names = tuple(examples.names[index] for index in columns)
     x = np.ascontiguousarray(examples.x[:, columns])
     rising = [1 if name.startswith(RISING) else 0 for name in names]
     trees = HistGradientBoostingClassifier(
-        learning_rate=0.06,
+        learning_rate=0.05,
         max_iter=150,
-        max_leaf_nodes=15,
-        min_samples_leaf=40,
-        l2_regularization=5.0,
+        max_leaf_nodes=8,
+        min_samples_leaf=60,
+        l2_regularization=20.0,
         max_features=0.5,
         monotonic_cst=rising,
         early_stopping=False,
@@ -251,10 +260,11 @@ def train_kind(examples: Examples, seed: int = 0) -> KindModel:
     )
     # One thread: on a head that does other work, waiting threads cost more than they gain.
     with threadpool_limits(1):
-        trees.fit(x[early], examples.y[early])
-        raw = trees.predict_proba(x[~early])[:, 1]
-    calibration = fit_calibration(raw, examples.y[~early], examples.weight[~early])
-    base_rate = float(np.average(examples.y, weights=examples.weight))
+        trees.fit(x, examples.y)
+        places = {name: index for index, name in enumerate(later.names)}
+        raw = trees.predict_proba(later.x[:, [places[name] for name in names]])[:, 1]
+    calibration = fit_calibration(raw, later.y, later.weight)
+    base_rate = float(np.average(later.y, weights=later.weight))
     quiet = x[examples.y == 0]
     with np.errstate(all="ignore"):
         known = ~np.isnan(quiet).all(axis=0)
@@ -298,7 +308,10 @@ def _logit(p: Floats) -> Floats:
 
 
 def train(
-    examples: Mapping[str, Examples], horizon_seconds: float, seed: int = 0
+    examples: Mapping[str, Examples],
+    horizon_seconds: float,
+    seed: int = 0,
+    later: Mapping[str, Examples] | None = None,
 ) -> tuple[LearnedRisk, list[str]]:
     """A model of every kind that has enough failures, and words about the kinds that have not.
 
@@ -308,7 +321,7 @@ def train(
     left_out: list[str] = []
     for kind, some in sorted(examples.items()):
         try:
-            kinds[kind] = train_kind(some, seed)
+            kinds[kind] = train_kind(some, seed, None if later is None else later[kind])
         except TooFewFailures as error:
             left_out.append(str(error))
     if not kinds:

@@ -26,16 +26,19 @@ def train_model(
     seed: int = 0,
     step_ns: int = STEP_NS,
     progress: Progress | None = None,
+    calibrate_on: Sequence[Path] = (),
 ) -> tuple[LearnedRisk, dict[str, Any]]:
     """Trains on one or more directories and saves to ``out`` (None: only returns it).
 
-    Labels come from the events alone; a truth.csv is never looked at. Returns the model and
-    the facts that stand in its manifest. Raises TooFewFailures.
+    Labels come from the events alone; a truth.csv is never looked at. ``calibrate_on`` are
+    other directories with failures at their true rate: then ``directories`` may hold more
+    failures than happen (a simulation of many), and all of their time is learned from.
+    Returns the model and the facts that stand in its manifest. Raises TooFewFailures.
     """
     horizon_ns = int(horizon_seconds * SECOND_NS)
     parts: list[dict[str, Examples]] = []
     trained: list[dict[str, Any]] = []
-    for directory in directories:
+    for directory in [*directories, *calibrate_on]:
         telemetry = Telemetry(directory)
         labels = mined(telemetry)
         first_ns, last_ns = telemetry.span_ns()
@@ -59,16 +62,22 @@ def train_model(
                 "simulated": (directory / "scenario.json").exists(),
             }
         )
-    examples = _joined(parts)
-    model, left_out = train(examples, horizon_seconds, seed)
+    examples = _joined(parts[: len(directories)])
+    later = _joined(parts[len(directories) :]) if calibrate_on else None
+    model, left_out = train(examples, horizon_seconds, seed, later)
     model.facts = {
-        "trained_on": trained,
+        "trained_on": trained[: len(directories)],
+        "calibrated_on": trained[len(directories) :],
         "simulated": all(one["simulated"] for one in trained),
         "seed": seed,
         "negatives_share": negatives_share,
         "left_out": left_out,
         "examples": {
-            kind: {"all": len(some.y), "before_failures": int(some.y.sum())}
+            kind: {
+                "all": len(some.y),
+                "before_failures": int(some.y.sum()),
+                "failures": some.failures(),
+            }
             for kind, some in examples.items()
         },
     }
@@ -90,5 +99,6 @@ def _joined(parts: Sequence[dict[str, Examples]]) -> dict[str, Examples]:
             np.concatenate([one.weight for one in some]),
             np.concatenate([one.times_ns for one in some]),
             tuple(node for one in some for node in one.nodes),
+            np.concatenate([one.onsets_ns for one in some]),
         )
     return joined

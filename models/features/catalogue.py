@@ -199,18 +199,28 @@ NODE = EntitySpec(
         Group("bmc_event", "entries of the BMC's event log", frozenset({"sel"})),
         Group("repair", "returns to service", frozenset({"slurm_resume"})),
     ),
-    gather=(
-        "temperature_over_siblings.mean_1h",
-        "temperature_over_siblings.mean_1d",
-        "ecc_corrected.count_1d",
-        "remapped_uncorrected.count_7d",
-        "nvlink_crc.count_1d",
-        "throttle_thermal.mean_1h",
-        "presence.frozen_seconds",
-        "presence.vanished_fields",
-        "presence.losses_28d",
-        "presence.behind_node_seconds",
-    ),
+    gather={
+        "gpu": (
+            "temperature_over_siblings.mean_1h",
+            "temperature_over_siblings.mean_1d",
+            "ecc_corrected.count_1d",
+            "remapped_uncorrected.count_7d",
+            "nvlink_crc.count_1d",
+            "throttle_thermal.mean_1h",
+            "presence.frozen_seconds",
+            "presence.vanished_fields",
+            "presence.losses_28d",
+            "presence.behind_node_seconds",
+        ),
+        # A link that goes down is a failure of its node: what the link shows belongs here.
+        "link": (
+            "symbol_errors.count_1h",
+            "symbol_errors.count_1d",
+            "link_recoveries.count_1d",
+            "receive_errors.count_1d",
+            "link_downs.count_7d",
+        ),
+    },
 )
 
 LINK = EntitySpec(

@@ -197,7 +197,7 @@ class FeatureEngine:
         needed = set(wanted)
         for name in wanted:
             needed |= {"node"} if self.tables[name].spec.inherit else set()
-            needed |= {"gpu"} if self.tables[name].spec.gather else set()
+            needed |= set(self.tables[name].spec.gather)
         own = {name: dict(self.tables[name].features(now_ns)) for name in needed}
         result = {}
         for name in wanted:
@@ -217,8 +217,8 @@ class FeatureEngine:
             rows = np.array([rows_of.get(Entity("node", name), -1) for name in node_names])
             for name in spec.inherit:
                 columns[f"node.{name}"] = _looked_up(own["node"][name], rows)[table.node_rows]
-        if spec.gather:
-            columns |= self._gathered(table, own["gpu"])
+        for kind in spec.gather:
+            columns |= self._gathered(table, kind, own[kind])
         names = tuple(one.name for one in features(spec.kind))
         alive = np.flatnonzero(now_ns - table.heard_ns() <= STALE_NS)
         whole = len(alive) == len(table)
@@ -236,19 +236,21 @@ class FeatureEngine:
             table.node_rows[alive],
         )
 
-    def _gathered(self, table: EntityTable, gpu: dict[str, Floats]) -> dict[str, Floats]:
-        """The largest value among a node's GPUs, for each gathered feature."""
-        gpus = self.tables["gpu"]
+    def _gathered(
+        self, table: EntityTable, kind: str, own: dict[str, Floats]
+    ) -> dict[str, Floats]:
+        """The largest value among a node's parts of a kind, for each gathered feature."""
+        parts = self.tables[kind]
         columns: dict[str, Floats] = {}
         names = [entity.node for entity in table.entities]
-        rows = np.array([gpus.nodes.get(name, -1) for name in names], np.int64)
-        for name in table.spec.gather:
-            worst = np.full(len(gpus.nodes), -np.inf)
-            if len(gpus):
-                values = gpu[name]
-                np.maximum.at(worst, gpus.node_rows, np.where(np.isnan(values), -np.inf, values))
+        rows = np.array([parts.nodes.get(name, -1) for name in names], np.int64)
+        for name in table.spec.gather[kind]:
+            worst = np.full(len(parts.nodes), -np.inf)
+            if len(parts):
+                values = own[name]
+                np.maximum.at(worst, parts.node_rows, np.where(np.isnan(values), -np.inf, values))
             worst[np.isinf(worst)] = np.nan
-            columns[f"gpu_max.{name}"] = _looked_up(worst, rows)
+            columns[f"{kind}_max.{name}"] = _looked_up(worst, rows)
         return columns
 
     # Checkpoint ------------------------------------------------------------------------

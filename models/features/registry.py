@@ -48,6 +48,9 @@ def _own(spec: EntitySpec) -> list[Feature]:
     return found
 
 
+_PARTS = {"gpu": "GPUs", "link": "links"}
+
+
 @cache
 def features(kind: str) -> tuple[Feature, ...]:
     """All features of a kind, in the order of the frame's columns."""
@@ -59,13 +62,12 @@ def features(kind: str) -> tuple[Feature, ...]:
         for name in spec.inherit:
             one = of_node[name]
             found.append(Feature(kind, f"node.{name}", one.unit, f"on its node: {one.meaning}"))
-    if spec.gather:
-        of_gpu = {one.name: one for one in _own(by_kind["gpu"])}
-        for name in spec.gather:
-            one = of_gpu[name]
-            found.append(
-                Feature(kind, f"gpu_max.{name}", one.unit, f"worst of its GPUs: {one.meaning}")
-            )
+    for other, names in spec.gather.items():
+        own = {one.name: one for one in _own(by_kind[other])}
+        for name in names:
+            one = own[name]
+            meaning = f"worst of its {_PARTS[other]}: {one.meaning}"
+            found.append(Feature(kind, f"{other}_max.{name}", one.unit, meaning))
     return tuple(found)
 
 

@@ -6,7 +6,8 @@ how its tags name the entity. Add a kind here and the engine keeps it; no code c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 MINUTE = 60.0
 HOUR = 3600.0
@@ -107,12 +108,12 @@ class EntitySpec:
     """A kind of entity with its streams and event groups.
 
     ``inherit`` names features of its node that stand beside its own (as ``node.<name>``);
-    ``gather`` names features of the node's GPUs of which the node keeps the largest (as
-    ``gpu_max.<name>``).
+    ``gather`` names, by kind, features of the node's parts of which the node keeps the largest
+    (as ``gpu_max.<name>``, ``link_max.<name>``).
     """
 
     kind: str
     streams: tuple[Stream, ...]
     groups: tuple[Group, ...] = ()
     inherit: tuple[str, ...] = ()
-    gather: tuple[str, ...] = ()
+    gather: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
