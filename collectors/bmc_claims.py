@@ -15,6 +15,8 @@ from weakref import WeakValueDictionary
 
 # Redfish may fail for so many periods before IPMI steps in: its pauses begin after two tries.
 PATIENCE_PERIODS = 3.0
+# While IPMI reads a BMC, Redfish looks only so often whether it can again.
+PROBE_PERIODS = 10.0
 
 
 class Claims:
@@ -25,6 +27,7 @@ class Claims:
         self._lock = threading.Lock()
         self._until: dict[str, float] = {}
         self._instead: set[str] = set()
+        self._probe_at: dict[str, float] = {}
 
     def expect(self, nodes: Iterable[str], period_seconds: float) -> None:
         """Redfish begins with ``nodes``: they are its own until it has had its chance."""
@@ -53,6 +56,18 @@ class Claims:
         """Whether IPMI reads ``node`` in place of Redfish: then IPMI says how it is."""
         with self._lock:
             return node in self._instead and self._monotonic() >= self._until.get(node, 0.0)
+
+    def may_try(self, node: str, period_seconds: float) -> bool:
+        """Whether Redfish may ask ``node`` now; while IPMI stands in, yes only now and then."""
+        with self._lock:
+            now = self._monotonic()
+            if node not in self._instead or now < self._until.get(node, 0.0):
+                self._probe_at.pop(node, None)
+                return True
+            if now < self._probe_at.setdefault(node, now + PROBE_PERIODS * period_seconds):
+                return False
+            self._probe_at[node] = now + PROBE_PERIODS * period_seconds
+            return True
 
     def give_up(self) -> None:
         """Redfish ends: all nodes are free."""

@@ -212,11 +212,9 @@ class Fleet:
             turns = 1 + (now - state.due) // self._options.period_seconds
             state.due += turns * self._options.period_seconds
             state.fresh = state.visited  # a BMC that pauses is said to be down all the same
-        if not self._rule.mine(state.target.node):
+        if now < state.not_before and not (state.kind == "login" and state.visitor.changed()):
             return False
-        if now >= state.not_before:
-            return True
-        return state.kind == "login" and state.visitor.changed()
+        return self._rule.mine(state.target.node)
 
     async def _visit(self, state: _State) -> None:
         poll = Poll()

@@ -367,6 +367,7 @@ class Redfish:
             leaving=shared.close,
             tick_seconds=self.period_seconds,
             rule=Rule(
+                mine=lambda node: self._claims.may_try(node, self._options.period_seconds),
                 speaks=lambda node: not self._claims.stood_in(node),
                 read=lambda node: self._claims.read(node, self._options.period_seconds),
             ),

@@ -28,6 +28,7 @@ from statistics import median
 
 from collectors.ipmi import Options, make
 from collectors.sample import Batch, Context
+from daemon.bench import bmc_redfish
 from daemon.bench.bmc_standin import addresses
 from daemon.bench.figures import Figure, resident_mebibytes
 
@@ -77,17 +78,22 @@ REAL_LIMIT = 100
 
 
 def bench_bmc(count: int, cycles: int) -> Iterator[Figure]:
-    """The same as lines of ``tocsin bench``: real simulators, and ``count`` stand-ins."""
+    """The same as lines of ``tocsin bench``: simulators, Redfish emulators, stand-ins."""
     some = min(count, REAL_LIMIT)
-    for kind, number, measure in (("simulators", some, real), ("stand-ins", count, standins)):
+    kinds = (
+        ("IPMI simulators", some, real),
+        ("Redfish emulators", some, bmc_redfish.figures),
+        ("IPMI stand-ins", count, standins),
+    )
+    for kind, number, measure in kinds:
         try:
             found = measure(number, cycles)
         except RuntimeError as error:
-            yield Figure(f"bmc {kind}: not measured: {error}", 0.0, "")
+            yield Figure(f"{kind}: not measured: {error}", 0.0, "")
             continue
         for name, value in found.items():
             unit = name.rpartition("_")[2] if "_" in name else ""
-            yield Figure(f"{number} BMC {kind}: {name}", value, unit)
+            yield Figure(f"{number} {kind}: {name}", value, unit)
 
 
 def _tocsin(folder: Path, hosts: Sequence[str], port: int, cycles: int) -> Figures:

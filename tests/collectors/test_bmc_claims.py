@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from collectors import ipmi, redfish
+from collectors import bmc_claims, ipmi, redfish
 from collectors.bmc_claims import Claims, claims_beside
 from collectors.sample import Batch, Context
 from tests.collectors.ipmi_help import options as ipmi_options
@@ -50,8 +50,11 @@ def nodes(batch: Batch, measurement: str) -> set[str]:
 
 
 def test_redfish_comes_first_and_ipmi_stands_in_while_it_fails(
-    both: tuple[redfish.Redfish, ipmi.Ipmi], redfish_bmcs: RedfishBmcs
+    both: tuple[redfish.Redfish, ipmi.Ipmi],
+    redfish_bmcs: RedfishBmcs,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(bmc_claims, "PROBE_PERIODS", 1.0)
     first, second = both
     batch = second.collect(time.time_ns())
     assert nodes(batch, "bmc") == nodes(batch, "source") == {"n2"}
@@ -93,6 +96,22 @@ def test_a_claim_ends_when_redfish_has_not_read_for_three_periods_or_is_switched
     assert not claims.stood_in("n1")
     claims.give_up()
     assert not claims.held("n1")
+
+
+def test_while_ipmi_stands_in_redfish_asks_only_now_and_then() -> None:
+    now = [1_000.0]
+    claims = Claims(lambda: now[0])
+    claims.expect(["n1"], 60.0)
+    tried = []
+    for minute in range(60):
+        if claims.may_try("n1", 60.0):
+            tried.append(minute)
+        if not claims.held("n1"):
+            claims.stand_in("n1")
+        now[0] += 60
+    assert tried == [0, 1, 2, 3, 14, 24, 34, 44, 54]
+    claims.read("n1", 60.0)
+    assert claims.may_try("n1", 60.0)
 
 
 def test_two_heads_do_not_share_their_claims(tmp_path: Path) -> None:

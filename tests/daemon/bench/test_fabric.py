@@ -26,3 +26,5 @@ def test_without_the_testbed_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(fabric, "TESTBED", Path("/nonexistent/ibfabric"))
     with pytest.raises(RuntimeError, match="source tree"):
         fabric.figures(4)
+    (line,) = fabric.bench_fabric(4, 1)
+    assert "not measured" in line.name
