@@ -41,12 +41,16 @@ class Watch:
         features: FeatureEngine,
         models: Sequence[RiskModel] = (),
         facility: Facility | None = None,
+        score_seconds: float = 0.0,
     ) -> None:
         self.rules = rules
         self.silence = silence
         self.features = features
         self.models = tuple(models)
         self.facility = facility or Facility()
+        # Risks move slowly and cost most of a judgement: none is older than this.
+        self.score_ns = int(score_seconds * 1e9)
+        self._scored: tuple[int, tuple[Risk, ...]] | None = None
 
     def ingest(self, samples: Sequence[Sample], arrival_ns: int) -> None:
         """Takes in what one write brought. ``arrival_ns`` is the head's own time."""
@@ -70,23 +74,30 @@ class Watch:
         ``groups`` gives the racks and power feeds of each node.
         """
         self.silence.expect(expected_gpus, now_ns)
+        return Judgement(
+            now_ns,
+            tuple(self.rules.facts(now_ns, expected_gpus)),
+            tuple(self.silence.silences(now_ns)),
+            self._risks(now_ns),
+            {node: self.silence.coverage(node, now_ns) for node in expected_gpus},
+            tuple(self.facility.events(now_ns, groups)) if groups else (),
+        )
+
+    def _risks(self, now_ns: int) -> tuple[Risk, ...]:
+        if self._scored is not None and 0 <= now_ns - self._scored[0] < self.score_ns:
+            return self._scored[1]
         risks: list[Risk] = []
         if self.models:
             frame = self.features.frame(now_ns)
             for model in self.models:
                 risks.extend(model.score(frame, now_ns))
-        return Judgement(
-            now_ns,
-            tuple(self.rules.facts(now_ns, expected_gpus)),
-            tuple(self.silence.silences(now_ns)),
-            tuple(risks),
-            {node: self.silence.coverage(node, now_ns) for node in expected_gpus},
-            tuple(self.facility.events(now_ns, groups)) if groups else (),
-        )
+        self._scored = now_ns, tuple(risks)
+        return self._scored[1]
 
     def clear(self, node: str, at_ns: int) -> None:
         """The node came back at ``at_ns``: what was certain before no longer counts."""
         self.rules.clear(node, at_ns)
+        self._scored = None
 
     def dump(self) -> dict[str, Any]:
         """The state of rules, silence and facility as JSON data (features keep their own file)."""
@@ -101,3 +112,4 @@ class Watch:
         self.rules.load(state["rules"])
         self.silence.load(state["silence"])
         self.facility.load(state["facility"])
+        self._scored = None

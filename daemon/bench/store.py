@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ def bench_store(directory: Path, nodes: int = 1000, steps: int = 30) -> Iterator
     commits: list[float] = []
     values = 0
     append_cpu = roll_cpu = wall = 0.0
+    syncs = _bare_syncs(directory.parent / "bare", 200)
     for samples in fleet.samples(steps):
         values += len(samples) * len(NAMES)
         with spent() as append:
@@ -49,6 +51,7 @@ def bench_store(directory: Path, nodes: int = 1000, steps: int = 30) -> Iterator
     yield Figure("store: values written", values, "values")
     yield Figure("store: sustained, with rolling and merging", values / wall, "values/s", "500,000")
     yield Figure("store: commit, p99", percentile(commits, 0.99) * 1000, "ms", "50")
+    yield Figure("disk: write and sync of 12 kB alone, p99", percentile(syncs, 0.99) * 1000, "ms")
     yield Figure("store: append and commit", append_cpu / million, "CPU s/million values")
     yield Figure("store: roll into Parquet", roll_cpu / million, "CPU s/million values")
     yield Figure("store: merge hours", merge.cpu_seconds / million, "CPU s/million values")
@@ -62,6 +65,20 @@ def bench_store(directory: Path, nodes: int = 1000, steps: int = 30) -> Iterator
     yield Figure("store: one node's history", one.wall_seconds * 1000, "ms")
     yield Figure("store: largest memory of the process", peak_mebibytes(), "MiB")
     store.close()
+
+
+def _bare_syncs(path: Path, count: int) -> list[float]:
+    """Seconds that the disk itself takes for what a commit writes: the floor of a commit."""
+    took: list[float] = []
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "wb", buffering=0) as file:
+        for _ in range(count):
+            begin = time.perf_counter()
+            file.write(bytes(12_000))
+            os.fdatasync(file.fileno())
+            took.append(time.perf_counter() - begin)
+    path.unlink()
+    return took
 
 
 def bench_sqlite(path: Path, nodes: int = 1000, steps: int = 3) -> Iterator[Figure]:
