@@ -76,6 +76,8 @@ Arguments = TypeVarTuple("Arguments")
 # An urgent event wakes the judge after so long: its companions of the same fault come along.
 GATHER_SECONDS = 0.05
 RISK_PERIOD_SECONDS = 60.0
+# Risks are of hours: scoring 80,000 GPUs at each judgement would tell no more.
+SCORE_SECONDS = 15.0
 ROLL_PERIOD_SECONDS = 60.0
 UPKEEP_PERIOD_SECONDS = 3600.0
 FLEET_PERIOD_SECONDS = 60.0
@@ -85,7 +87,8 @@ WATCH_BACKLOG = 256
 
 def new_watch(config: Config) -> Watch:
     """A watch with the rules, the features and the models that this version ships."""
-    return Watch(Rules(), SilenceTracker(config.silence), FeatureEngine(), [Rival()])
+    silence = SilenceTracker(config.silence)
+    return Watch(Rules(), silence, FeatureEngine(), [Rival()], score_seconds=SCORE_SECONDS)
 
 
 class Head:
