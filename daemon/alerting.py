@@ -113,6 +113,22 @@ def active_alerts(
     return sorted(made, key=lambda alert: (-alert.severity, alert.time_ns, alert.key))
 
 
+def of_head(faults: Iterable[tuple[str, str]], now_ns: int) -> list[Alert]:
+    """One alert for each fault of the head itself: (what, in words). Our faults, nobody's node."""
+    return [
+        Alert(
+            key=f"head/{what}",
+            severity=CRITICAL,
+            title=f"tocsin's {what} is at fault",
+            text=f"{text}; no node is drained for it",
+            node="",
+            time_ns=now_ns,
+        )
+        for what, text in faults
+        if text
+    ]
+
+
 def of_groups(events: Iterable[GroupEvent]) -> list[Alert]:
     """One alert for what happens to a rack or a power feed, however many nodes show it."""
     return [

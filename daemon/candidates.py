@@ -15,6 +15,8 @@ from models.voices import Fact, Remedy, Risk
 # `sinfo -R` shows 20 characters: "tocsin:" leaves 13 for code, blank and part.
 _SHORT_CHARACTERS = 13
 _CODE_CHARACTERS_MIN = 3
+# Whatever a device calls itself, the case's id must still fit behind it.
+_PART_CHARACTERS = 40
 SHORT_ID_CHARACTERS = 4
 
 
@@ -163,7 +165,7 @@ def of_risks(
 
 def short_device(device: str) -> str:
     """A part in few characters: ``gpu3``; a PCI address without its domain where that is 0."""
-    return re.sub(r"^0{4,8}:", "", device)
+    return re.sub(r"^0{4,8}:", "", device)[:_PART_CHARACTERS]
 
 
 def head_of_reason(code: str, device: str) -> str:

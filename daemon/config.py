@@ -7,7 +7,9 @@ put together. ``faults_outside`` looks at what a model cannot know: files, users
 from __future__ import annotations
 
 import contextlib
+import os
 import socket as sockets
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +29,9 @@ from daemon.sources import AgentSources, HeadSources
 from daemon.store.influx_options import InfluxOptions
 from daemon.store.options import StoreOptions
 from models.silence import SilenceOptions
+
+# Keys that name a file with a secret in it.
+SECRETS = frozenset({"tokens_file", "token_file", "password_file", "webhook_url_file", "key_file"})
 
 DEFAULT_FILE = Path("/etc/tocsin/tocsin.toml")
 
@@ -204,6 +209,9 @@ def _unreadable(path: str, file: Path | None, remedy: str = "") -> Iterator[Faul
     try:
         with file.open("rb") as opened:
             opened.read(1)
+            mode = os.fstat(opened.fileno()).st_mode
+        if path.rpartition(".")[2] in SECRETS and mode & stat.S_IRWXO:
+            yield Fault(path, f"{file} holds a secret and others may read it: chmod o= {file}")
     except FileNotFoundError:
         yield Fault(path, f"{file} does not exist{more}")
     except IsADirectoryError:

@@ -134,11 +134,10 @@ class Drains:
             )  # fmt: skip
 
     def _expire(self, now_ns: int) -> None:
-        for case in self._ledger.waiting():
-            if case.expires_ns and case.expires_ns <= now_ns:
-                self._ledger.move(
-                    case, State.WATCH, now_ns, user=SELF, verb="expire", text="nobody answered"
-                )
+        for case in self._ledger.expired(now_ns):
+            said = case.state is State.APPROVED
+            text = "the yes was not used: its cause was gone" if said else "nobody answered"
+            self._ledger.move(case, State.WATCH, now_ns, user=SELF, verb="expire", text=text)
 
     def _drain(self, drains: Sequence[Decision], now_ns: int) -> dict[str, Decision]:
         view = self._ledger.view(now_ns)

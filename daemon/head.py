@@ -26,7 +26,7 @@ from collectors.sample import Sample, source_reading
 from collectors.slurm import SlurmSource
 from collectors.slurm_nodes import NodeState
 from daemon import __version__
-from daemon.alerting import Alert, active_alerts, of_groups
+from daemon.alerting import Alert, active_alerts, of_groups, of_head
 from daemon.alerts import Alerts, make_webhook
 from daemon.cases import LedgerView
 from daemon.clock import Clock
@@ -55,6 +55,7 @@ from daemon.source_loop import DirectOutlet, SourceLoop, is_urgent
 from daemon.sources import make_all
 from daemon.store.commit import GroupCommit
 from daemon.store.embedded import Store
+from daemon.store.errors import StoreUnavailableError
 from daemon.store.influx import InfluxSink
 from daemon.store.upkeep import Upkeep
 from daemon.tend import DoesJobSteps, Tender
@@ -150,7 +151,8 @@ class Head:
         self.decisions: tuple[Decision, ...] = ()
         self.risk_of: Mapping[str, Mapping[str, Risk]] = {}
         self.view: LedgerView = self.ledger.view(clock.now_ns())
-        self.active: Sequence[Alert] = ()
+        self.active: list[Alert] = []
+        self._faults: dict[str, str] = {}
         self.started_seconds = clock.monotonic()
         self._watch_thread = ThreadPoolExecutor(1, "tocsin-watch")
         self._hand_thread = ThreadPoolExecutor(1, "tocsin-hand")
@@ -330,13 +332,21 @@ class Head:
             heard = [one for one in judgement.silences if (one.node, one.cause) != _SELF]
             self.judgement = judgement = replace(judgement, silences=tuple(heard))
             self.risk_of = risks_by_node(judgement.risks)
-            self.decisions = await self.by_hand(self._decide_and_act, now_ns)
+            try:
+                self.decisions = await self.by_hand(self._decide_and_act, now_ns)
+                self._faults["ledger"] = ""
+            except StoreUnavailableError as error:
+                # Nothing is done that cannot be written down first; people are told why.
+                self.decisions, self._faults["ledger"] = (), str(error)
+            self._faults["store"] = self.store.counts.fault
+            self._faults["tokens file"] = getattr(self.gateway and self.gateway.tokens, "fault", "")
             # Silences have an alert of their own, with a time to settle.
             spoken = [one for one in self.decisions if one.voice != "silence"]
             out = {name for name, node in self.nodes.items() if node.drain or node.down}
             self.active = active_alerts(
                 spoken, judgement.silences, len(self.nodes), now_ns, self.config.alerts, out
-            ) + of_groups(judgement.group_events)
+            )
+            self.active += of_groups(judgement.group_events) + of_head(self._faults.items(), now_ns)
             await self.by_hand(self.alerts.update, self.active, now_ns)
             self.flow.mark(self.clock.monotonic())
             await self._write_decisions()

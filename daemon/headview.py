@@ -352,6 +352,9 @@ class HeadEyes:
         self._head.wake()
         if found.state == "proposed":
             return f"{found.node}: case {found.id[:4]} has your yes; another person's is needed too"
+        seen = any(one.id == found.id for one in self._head.decisions)
+        if not seen:
+            return f"{found.node}: case {found.id[:4]} approved, but its cause is not seen now"
         return f"{found.node}: case {found.id[:4]} approved; it is drained when every guard passes"
 
     async def deny(self, case: str, user: str) -> str:

@@ -154,6 +154,12 @@ class Ledger:
         """Proposals that wait for a person, oldest first."""
         return self._cases("state = 'proposed' ORDER BY created_ns")
 
+    def expired(self, now_ns: int) -> list[Case]:
+        """Proposals that nobody answered in time, and a yes that found nothing left to drain."""
+        return self._cases(
+            "state IN ('proposed', 'approved') AND expires_ns > 0 AND expires_ns <= ?", (now_ns,)
+        )
+
     def decisions(self, *, node: str = "", case: str = "", limit: int = 100) -> list[Decision]:
         """The newest decisions, newest first, of one node or case or of all."""
         where, parameters = "1", []

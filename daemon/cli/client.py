@@ -70,11 +70,20 @@ def ask(
     try:
         answer = json.loads(raw)
     except ValueError as error:
+        if response.status >= 400:
+            raise HeadRefused(f"the head refused the question (HTTP {response.status})") from error
         raise HeadAway(f"{path} answered something that is no JSON: is it tocsin's?") from error
     if response.status >= 400:
         text = answer.get("error") or answer.get("message") if isinstance(answer, dict) else None
         raise HeadRefused(str(text or f"HTTP {response.status}"))
     return answer
+
+
+def name(text: str) -> str:
+    """An argument that must be a node's name or a case's id; ValueError says what is wrong."""
+    if not text or len(text) > 255:
+        raise ValueError("a name has 1 to 255 characters")
+    return text
 
 
 def complain(error: Exception) -> int:

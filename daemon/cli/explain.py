@@ -7,7 +7,7 @@ import json
 from typing import Any
 from urllib.parse import quote
 
-from daemon.cli.client import HeadAway, HeadRefused, ask, complain, socket_path
+from daemon.cli.client import HeadAway, HeadRefused, ask, complain, name, socket_path
 
 EXAMPLE = """examples:
   tocsin explain 9f2c        the id that sinfo -R shows
@@ -18,7 +18,7 @@ def options(parser: argparse.ArgumentParser, verb: str) -> None:
     """The options of ``tocsin explain``."""
     del verb
     parser.epilog = EXAMPLE
-    parser.add_argument("subject", metavar="NODE-or-ID")
+    parser.add_argument("subject", type=name, metavar="NODE-or-ID")
     parser.add_argument("--socket", help="the head's socket (default: TOCSIN_SOCKET)")
     parser.add_argument("--json", action="store_true", help="as JSON, with every input")
 

@@ -10,7 +10,7 @@ import json
 from typing import Any
 from urllib.parse import quote
 
-from daemon.cli.client import HeadAway, HeadRefused, ask, complain, socket_path
+from daemon.cli.client import HeadAway, HeadRefused, ask, complain, name, socket_path
 
 EXAMPLES = {
     "approve": "  tocsin approve 9f2c          drain the node of case 9f2c",
@@ -28,14 +28,20 @@ def options(parser: argparse.ArgumentParser, verb: str) -> None:
     """The options of the operator's verbs."""
     parser.epilog = "example:\n" + EXAMPLES[verb]
     if verb in ("approve", "deny"):
-        parser.add_argument("subject", metavar="ID", help="the case, as the reason shows it")
+        parser.add_argument(
+            "subject", type=name, metavar="ID", help="the case, as the reason shows it"
+        )
     elif verb == "verdict":
-        parser.add_argument("subject", metavar="ID", help="the case, as the reason shows it")
+        parser.add_argument(
+            "subject", type=name, metavar="ID", help="the case, as the reason shows it"
+        )
         parser.add_argument("right", choices=["true", "false"], help="was it right?")
     elif verb == "breaker":
         parser.add_argument("word", nargs="?", choices=["show", "close"], default="show")
     else:
-        parser.add_argument("subject", metavar="NODE", help="the node, as Slurm names it")
+        parser.add_argument(
+            "subject", type=name, metavar="NODE", help="the node, as Slurm names it"
+        )
     parser.add_argument("--socket", help="the head's socket (default: TOCSIN_SOCKET)")
     parser.add_argument("--json", action="store_true", help="the answer as JSON")
 

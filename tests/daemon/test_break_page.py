@@ -24,12 +24,14 @@ def test_a_page_off_loopback_needs_a_password(tmp_path: Path) -> None:
     assert page_faults(listen="[::1]:8650") == []
     file = tmp_path / "password"
     file.write_text("open sesame\n")
+    file.chmod(0o600)
     assert page_faults(listen="0.0.0.0:8650", password_file=file) == []
 
 
 def test_an_empty_password_file_is_no_password(tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("\n")
+    file.chmod(0o600)
     (only,) = page_faults(listen="127.0.0.1:8650", password_file=file)
     assert "holds no password" in only
 

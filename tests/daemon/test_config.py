@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from daemon.cli.main import main
+from daemon.cli.token import add
 from daemon.config import Config, read
 from daemon.decisions import Mode
 from daemon.reference import page
@@ -114,6 +116,26 @@ def test_secrets_are_not_repeated(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load(Config, file)
     assert "abcdefghijklmnop" not in str(caught.value)
+
+
+def test_a_secret_that_others_may_read_is_a_fault(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text("n1 0123456789abcdef0123456789abcdef\n")
+    tokens.chmod(0o644)
+    file = write(tmp_path, f'[head]\ntokens_file = "{tokens}"\n')
+    with pytest.raises(ConfigError, match="others may read it: chmod o="):
+        read(file, "head")
+    tokens.chmod(0o640)
+    read(file, "head")
+
+
+def test_tokens_made_side_by_side_are_all_kept(tmp_path: Path) -> None:
+    file = tmp_path / "tokens"
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: add(file, f"n{number}", "t" * 32 + str(number)), range(16)))
+    assert len(file.read_text().splitlines()) == 16
+    assert file.stat().st_mode & 0o777 == 0o640
+    assert file.stat().st_gid == tmp_path.stat().st_gid
 
 
 def test_shadow_is_the_default() -> None:
