@@ -52,7 +52,7 @@ def test_facts_are_told_at_once_and_a_return_to_service_is_scored_anew() -> None
     model = Counting()
     watch = Watch(Rules(), SilenceTracker(), FeatureEngine(), [model], score_seconds=60.0)
     watch.judge(START_NS, {"n1": 8})
-    text = {"text": "NVRM: Xid (PCI:0000:9b:00): 79, off the bus", "severity": 3.0}
+    text: dict[str, float | str] = {"text": "NVRM: Xid (PCI:0000:9b:00): 79", "severity": 3.0}
     now_ns = START_NS + SECOND_NS
     watch.ingest([sample("event", now_ns, text, node="n1", kind="xid", code="79")], now_ns)
     assert watch.judge(now_ns, {"n1": 8}).facts
