@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Protocol
 
 import numpy as np
@@ -21,6 +21,11 @@ class RiskModel(Protocol):
 
     name: str
     horizon_seconds: float
+
+    @property
+    def kinds(self) -> Collection[str]:
+        """The kinds of entity that it looks at; frames need hold no others."""
+        ...
 
     def observe(self, sample: Sample, arrival_ns: int) -> None:
         """For models that keep more than the features do; most keep nothing."""

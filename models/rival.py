@@ -72,6 +72,7 @@ class Rival:
     """The rival as a RiskModel. Keeps no state: all it needs is in the features."""
 
     name = "rival-1"
+    kinds = ("gpu", "node")
 
     def __init__(self, horizon_seconds: float = DAY_SECONDS) -> None:
         self.horizon_seconds = horizon_seconds

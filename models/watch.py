@@ -12,7 +12,8 @@ from typing import Any
 
 from collectors.sample import Sample
 from models.facility import Facility, GroupEvent
-from models.features import FeatureEngine
+from models.features import FeatureEngine, FeatureFrame
+from models.heat import Heat
 from models.risk import RiskModel
 from models.rules import Rules
 from models.silence import SilenceTracker
@@ -48,9 +49,12 @@ class Watch:
         self.features = features
         self.models = tuple(models)
         self.facility = facility or Facility()
+        self.heat = Heat()
+        # Only what somebody looks at is reckoned.
+        self.kinds = tuple(sorted({"gpu", *(kind for one in self.models for kind in one.kinds)}))
         # Risks move slowly and cost most of a judgement: none is older than this.
         self.score_ns = int(score_seconds * 1e9)
-        self._scored: tuple[int, tuple[Risk, ...]] | None = None
+        self._scored: tuple[int, tuple[Risk, ...], tuple[Fact, ...]] | None = None
 
     def ingest(self, samples: Sequence[Sample], arrival_ns: int) -> None:
         """Takes in what one write brought. ``arrival_ns`` is the head's own time."""
@@ -74,37 +78,42 @@ class Watch:
         ``groups`` gives the racks and power feeds of each node.
         """
         self.silence.expect(expected_gpus, now_ns)
+        risks, hot = self._score(now_ns)
         return Judgement(
             now_ns,
-            tuple(self.rules.facts(now_ns, expected_gpus)),
+            (*self.rules.facts(now_ns, expected_gpus), *hot),
             tuple(self.silence.silences(now_ns)),
-            self._risks(now_ns),
+            risks,
             {node: self.silence.coverage(node, now_ns) for node in expected_gpus},
             tuple(self.facility.events(now_ns, groups)) if groups else (),
         )
 
-    def _risks(self, now_ns: int) -> tuple[Risk, ...]:
+    def _score(self, now_ns: int) -> tuple[tuple[Risk, ...], tuple[Fact, ...]]:
         if self._scored is not None and 0 <= now_ns - self._scored[0] < self.score_ns:
-            return self._scored[1]
+            return self._scored[1:]
         risks: list[Risk] = []
+        hot: list[Fact] = []
         if self.models:
-            frame = self.features.frame(now_ns)
+            frame: FeatureFrame = self.features.frame(now_ns, self.kinds)
             for model in self.models:
                 risks.extend(model.score(frame, now_ns))
-        self._scored = now_ns, tuple(risks)
-        return self._scored[1]
+            hot = self.heat.facts(frame)
+        self._scored = now_ns, tuple(risks), tuple(hot)
+        return self._scored[1:]
 
     def clear(self, node: str, at_ns: int) -> None:
         """The node came back at ``at_ns``: what was certain before no longer counts."""
         self.rules.clear(node, at_ns)
+        self.heat.clear(node)
         self._scored = None
 
     def dump(self) -> dict[str, Any]:
-        """The state of rules, silence and facility as JSON data (features keep their own file)."""
+        """The state but for the features as JSON data (these keep their own file)."""
         return {
             "rules": self.rules.dump(),
             "silence": self.silence.dump(),
             "facility": self.facility.dump(),
+            "heat": self.heat.dump(),
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -112,4 +121,5 @@ class Watch:
         self.rules.load(state["rules"])
         self.silence.load(state["silence"])
         self.facility.load(state["facility"])
+        self.heat.load(state.get("heat", []))
         self._scored = None

@@ -236,9 +236,7 @@ class FeatureEngine:
             table.node_rows[alive],
         )
 
-    def _gathered(
-        self, table: EntityTable, kind: str, own: dict[str, Floats]
-    ) -> dict[str, Floats]:
+    def _gathered(self, table: EntityTable, kind: str, own: dict[str, Floats]) -> dict[str, Floats]:
         """The largest value among a node's parts of a kind, for each gathered feature."""
         parts = self.tables[kind]
         columns: dict[str, Floats] = {}
