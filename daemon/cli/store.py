@@ -7,7 +7,10 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from daemon.config import Config
 
 EXAMPLES = """examples:
   tocsin store stats                       how much is kept, and how small
@@ -48,15 +51,24 @@ def run(arguments: argparse.Namespace, verb: str) -> int:
 
 def directory_of(arguments: argparse.Namespace) -> Path:
     """``--directory``, else what the configuration says."""
-    from daemon.config import DEFAULT_FILE, Config
     from daemon.head import store_directory
-    from daemon.settings import load
 
     if arguments.directory is not None:
         return Path(arguments.directory)
+    return store_directory(_config(arguments))
+
+
+def keep_days(arguments: argparse.Namespace) -> float:
+    """For how long the configured store keeps rows."""
+    return _config(arguments).store.keep_days
+
+
+def _config(arguments: argparse.Namespace) -> Config:
+    from daemon.config import DEFAULT_FILE, Config
+    from daemon.settings import load
+
     file = arguments.config or DEFAULT_FILE
-    config = load(Config, file) if arguments.config or DEFAULT_FILE.exists() else Config()
-    return store_directory(config)
+    return load(Config, file) if arguments.config or DEFAULT_FILE.exists() else Config()
 
 
 def _verify(directory: Path, arguments: argparse.Namespace) -> int:

@@ -6,10 +6,11 @@ import argparse
 import contextlib
 import json
 import sys
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from daemon.cli.store import directory_of
+from daemon.cli.store import directory_of, keep_days
 
 EXAMPLES = {
     "import": """examples:
@@ -73,6 +74,15 @@ def _import(arguments: argparse.Namespace) -> dict[str, int]:
     with contextlib.closing(Store(directory)) as store:
         counts = import_directory(store, arguments.telemetry, _progress)
         store.commit()
+        spans = [store.span_ns(name) for name in counts]
+    oldest_ns = min((span[0] for span in spans if span is not None), default=time.time_ns())
+    age_days = (time.time_ns() - oldest_ns) / 86_400e9
+    if age_days > keep_days(arguments):
+        print(
+            f"tocsin: rows of {age_days:.0f} days ago came in; a head that keeps "
+            f"{keep_days(arguments):g} days removes them within the hour: set [store] keep_days",
+            file=sys.stderr,
+        )
     return counts
 
 

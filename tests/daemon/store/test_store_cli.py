@@ -91,7 +91,9 @@ def test_a_measured_fleets_csv_by_its_map_in_its_own_time_zone(
     out, into = str(tmp_path / "t"), str(tmp_path / "s")
     assert main(["import", "--map", "gwdg-tidy.toml", "--out", out, str(files[0])]) == 0
     assert main(["import", "--directory", into, "--telemetry", out, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out.splitlines()[-1])["gpu"] == 4504
+    said = capsys.readouterr()
+    assert json.loads(said.out.splitlines()[-1])["gpu"] == 4504
+    assert "set [store] keep_days" in said.err
     store = Store(tmp_path / "s")
     (event,) = store.events()
     # 2026-01-07 23:10 in Goettingen; the file calls its column timeUtc all the same.
