@@ -105,6 +105,10 @@ class Watch:
         """The node came back at ``at_ns``: what was certain before no longer counts."""
         self.rules.clear(node, at_ns)
         self.heat.clear(node)
+        self.forget_scores()
+
+    def forget_scores(self) -> None:
+        """Has the next judgement score, however new the last scores are."""
         self._scored = None
 
     def dump(self) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from daemon.clock import SystemClock
 from daemon.config import Config, HeadSection
 from daemon.demo.source import simulated_source
 from daemon.gateway import Gateway, routes
-from daemon.head import Head
+from daemon.head import SCORE_SECONDS, Head
 from daemon.slurm.simulated import SimulatedSlurm
 from daemon.tokens import parse_tokens
 
@@ -39,7 +39,8 @@ JUDGE_SECONDS = HeadSection().judge_seconds
 @dataclass(slots=True)
 class _Outcome:
     cpu: Counter[str] = field(default_factory=Counter)
-    judge_cpu_seconds: float = 0.0
+    scored_cpu_seconds: list[float] = field(default_factory=list)
+    plain_cpu_seconds: list[float] = field(default_factory=list)
     judge_wall_seconds: list[float] = field(default_factory=list)
     answers: list[float] = field(default_factory=list)
     wall_seconds: float = 0.0
@@ -57,9 +58,14 @@ def bench_head(
     yield Figure("head: samples taken", outcome.samples, "samples")
     for part, seconds in sorted(outcome.cpu.items(), key=lambda one: -one[1]):
         yield Figure(f"head: {part}", seconds * paced, "% of a core")
-    judged = outcome.judge_cpu_seconds / len(outcome.judge_wall_seconds)
-    yield Figure("head: one judgement, CPU", judged, "s")
-    yield Figure("head: one judgement", max(outcome.judge_wall_seconds), "s", "1")
+    scored = sum(outcome.scored_cpu_seconds) / steps
+    plain = sum(outcome.plain_cpu_seconds) / steps
+    # Of the judgements, one in so many scores.
+    among = max(1.0, SCORE_SECONDS / JUDGE_SECONDS)
+    judged = (scored + (among - 1) * plain) / among
+    yield Figure("head: one judgement with scores, CPU", scored, "s")
+    yield Figure("head: one judgement between, CPU", plain, "s")
+    yield Figure("head: one judgement with scores", max(outcome.judge_wall_seconds), "s", "1")
     yield Figure(
         f"head: {nodes} nodes every {period_seconds:g} s, readings alone",
         whole * paced,
@@ -122,16 +128,24 @@ async def _serve(directory: Path, nodes: int, steps: int) -> _Outcome:
             outcome.wall_seconds += time.perf_counter() - wall
             outcome.cpu += _less(_cpu_by_part(), before)
             outcome.samples = gateway.counts.samples
-            cpu, wall = time.process_time(), time.perf_counter()
-            await head.judge()
-            outcome.judge_cpu_seconds += time.process_time() - cpu
+            head.watch.forget_scores()
+            wall = time.perf_counter()
+            outcome.scored_cpu_seconds.append(await _judged(head))
             outcome.judge_wall_seconds.append(time.perf_counter() - wall)
+            outcome.plain_cpu_seconds.append(await _judged(head))
         outcome.resident_mebibytes = resident_mebibytes()
     finally:
         senders.close()
         await runner.cleanup()
         await head.stop()
     return outcome
+
+
+async def _judged(head: Head) -> float:
+    """Processor seconds of one judgement, all threads together."""
+    cpu = time.process_time()
+    await head.judge()
+    return time.process_time() - cpu
 
 
 async def _watched(head: Head) -> None:
