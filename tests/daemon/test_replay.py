@@ -45,6 +45,11 @@ def lines(directory: Path, *without: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in out.getvalue().splitlines()]
 
 
+@pytest.fixture(scope="module")
+def told(lost: Path) -> list[dict[str, object]]:
+    return lines(lost)
+
+
 KEYS = {
     "time",
     "node",
@@ -58,17 +63,16 @@ KEYS = {
 }
 
 
-def test_lost_gpu_drains_its_node_in_the_minute_it_is_told(lost: Path) -> None:
-    found = lines(lost)
-    assert all(set(line) >= KEYS for line in found)
-    drains = [line for line in found if line["action"] == "drain"]
+def test_lost_gpu_drains_its_node_in_the_minute_it_is_told(told: list[dict[str, object]]) -> None:
+    assert all(set(line) >= KEYS for line in told)
+    drains = [line for line in told if line["action"] == "drain"]
     assert [(line["node"], line["voice"]) for line in drains] == [("n2", "fact")]
     assert str(drains[0]["time"])[:16] == "2025-01-06T02:00"
     assert str(drains[0]["reason"]).startswith("tocsin:x79 gpu3 ")
 
 
-def test_node_comes_back_when_the_history_has_it_back(lost: Path) -> None:
-    resumes = [line for line in lines(lost) if line["action"] == "resume"]
+def test_node_comes_back_when_the_history_has_it_back(told: list[dict[str, object]]) -> None:
+    resumes = [line for line in told if line["action"] == "resume"]
     assert [line["node"] for line in resumes] == ["n2"]
     assert str(resumes[0]["time"]) > "2025-01-06T04:00"
 
@@ -79,29 +83,33 @@ def test_without_the_kernel_log_the_frozen_gpu_drains_its_node(lost: Path) -> No
     assert "2025-01-06T02:00" <= str(drains[0]["time"])[:16] <= "2025-01-06T02:05"
 
 
-def test_planned_reboot_drains_nothing(lost: Path) -> None:
-    assert not [line for line in lines(lost) if line["node"] == "n4" and line["action"] == "drain"]
+def test_planned_reboot_drains_nothing(told: list[dict[str, object]]) -> None:
+    assert not [line for line in told if line["node"] == "n4" and line["action"] == "drain"]
 
 
-def test_replay_is_deterministic(lost: Path) -> None:
-    assert lines(lost) == lines(lost)
-
-
-def test_lines_are_in_order_of_time(lost: Path) -> None:
-    times = [str(line["time"]) for line in lines(lost)]
-    assert times == sorted(times)
-
-
-def test_replay_is_much_faster_than_the_history(lost: Path) -> None:
-    summary = Replay(Telemetry(lost), io.StringIO()).run()
+def test_replay_is_deterministic_and_counts_what_it_did(
+    lost: Path, told: list[dict[str, object]]
+) -> None:
+    out = io.StringIO()
+    summary = Replay(Telemetry(lost), out).run()
+    assert [json.loads(line) for line in out.getvalue().splitlines()] == told
+    assert summary.lines == len(told)
     assert summary.judgements >= 360
     assert summary.samples > 360 * 6 * 4
+
+
+def test_lines_are_in_order_of_time(told: list[dict[str, object]]) -> None:
+    times = [str(line["time"]) for line in told]
+    assert times == sorted(times)
 
 
 # ---- the real thing: GWDG, where the data are ------------------------------------------------
 
 DATA = Path(os.environ.get("TOCSIN_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
 MAPS = Path(__file__).resolve().parents[2] / "models" / "telemetry" / "maps"
+needs_time = pytest.mark.skipif(
+    not os.environ.get("TOCSIN_SLOW"), reason="takes minutes (set TOCSIN_SLOW=1)"
+)
 ONSETS = {  # xid_gauge_episodes.csv, local time brought to UTC
     ("ggpu139", "2025-03-19T08:10"),
     ("ggpu129", "2026-01-07T22:10"),
@@ -125,6 +133,11 @@ def gwdg(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+@pytest.fixture(scope="module")
+def gwdg_told(gwdg: Path) -> list[dict[str, object]]:
+    return lines(gwdg)
+
+
 def caught(found: list[dict[str, object]]) -> set[tuple[object, str]]:
     return {
         (line["node"], str(line["time"])[:16])
@@ -135,19 +148,23 @@ def caught(found: list[dict[str, object]]) -> set[tuple[object, str]]:
     }
 
 
-@pytest.mark.slow
-def test_gwdg_every_loss_is_caught_in_its_sample_and_nothing_else_is_drained(gwdg: Path) -> None:
-    assert caught(lines(gwdg)) == ONSETS
+@needs_time
+def test_gwdg_every_loss_is_caught_in_its_sample_and_nothing_else_is_drained(
+    gwdg_told: list[dict[str, object]],
+) -> None:
+    assert caught(gwdg_told) == ONSETS
 
 
-@pytest.mark.slow
-def test_gwdg_hot_gpu_is_told_days_before_its_first_loss(gwdg: Path) -> None:
-    told = [line for line in lines(gwdg) if line["node"] == "ggpu129" and line["voice"] == "risk"]
+@needs_time
+def test_gwdg_hot_gpu_is_told_days_before_its_first_loss(
+    gwdg_told: list[dict[str, object]],
+) -> None:
+    told = [line for line in gwdg_told if line["node"] == "ggpu129" and line["voice"] == "risk"]
     assert told[0]["device"] == "gpu3"
     assert str(told[0]["time"]) < "2026-01-06T22:10"  # a day and more
 
 
-@pytest.mark.slow
+@needs_time
 def test_gwdg_without_the_xid_gauge_each_loss_is_caught_one_sample_later(gwdg: Path) -> None:
     found = caught(lines(gwdg, "event"))
     assert {node for node, _ in found} == {"ggpu129", "ggpu139"}

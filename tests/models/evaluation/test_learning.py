@@ -28,11 +28,12 @@ from models.learned import (
 from models.telemetry import Telemetry
 
 DAY_NS = 86_400_000_000_000
+HOUR_NS = DAY_NS // 24
 
 
 @pytest.fixture(scope="session")
 def examples(history: Telemetry) -> dict[str, Examples]:
-    return build(history, horizon_ns=DAY_NS, negatives_share=0.1)
+    return build(history, horizon_ns=DAY_NS, negatives_share=0.05, step_ns=2 * HOUR_NS)
 
 
 @pytest.fixture(scope="session")
@@ -41,9 +42,13 @@ def model(examples: dict[str, Examples]) -> LearnedRisk:
 
 
 @pytest.fixture(scope="session")
-def last_frame(history: Telemetry) -> FeatureFrame:
-    (*_, (_, frame)) = frames(history, DAY_NS)
-    return frame
+def seen(history: Telemetry) -> list[tuple[int, FeatureFrame]]:
+    return list(frames(history, 8 * HOUR_NS))
+
+
+@pytest.fixture(scope="session")
+def last_frame(seen: list[tuple[int, FeatureFrame]]) -> FeatureFrame:
+    return seen[-1][1]
 
 
 def auc_later(some: Examples, seed: int = 0) -> float:
@@ -91,10 +96,12 @@ def test_no_example_lies_in_the_time_of_a_failure_or_looks_past_the_end(
             assert not any(begin <= time_ns < end for begin, end in spans.get(node, ()))
 
 
-def test_weights_restore_the_true_rate(history: Telemetry) -> None:
+def test_weights_restore_the_true_rate(
+    history: Telemetry, seen: list[tuple[int, FeatureFrame]]
+) -> None:
     labels = mined(history)
     few, many = (Sampler(labels, DAY_NS, share, 3) for share in (0.2, 1.0))
-    for now_ns, frame in frames(history, DAY_NS // 4):
+    for now_ns, frame in seen:
         few.add(now_ns, frame)
         many.add(now_ns, frame)
     left, right = (one.examples()["gpu"] for one in (few, many))
@@ -133,8 +140,42 @@ def test_model_sees_no_clock() -> None:
 
 def test_too_few_failures_are_said(examples: dict[str, Examples]) -> None:
     quiet = {kind: some.part(some.y == 0) for kind, some in examples.items()}
-    with pytest.raises(TooFewFailures, match="20 are needed"):
+    with pytest.raises(TooFewFailures, match="10 and 4 are needed"):
         train(quiet, 86400.0)
+
+
+def test_many_examples_of_one_failure_are_one_failure(examples: dict[str, Examples]) -> None:
+    some = examples["gpu"]
+    first = int(np.flatnonzero(some.y > 0)[0])
+    one = (some.onsets_ns == some.onsets_ns[first]) & (np.array(some.nodes) == some.nodes[first])
+    repeated = some.part((some.y == 0) | one)
+    assert repeated.failures() == 1
+    assert repeated.y.sum() > 4
+    with pytest.raises(TooFewFailures):
+        train_kind(repeated)
+
+
+def test_other_time_at_the_true_rate_sets_the_probabilities(
+    examples: dict[str, Examples],
+) -> None:
+    """Trained where failures are frequent, calibrated where they are ten times as rare."""
+    some = examples["gpu"]
+    rare = replace(some, weight=np.where(some.y > 0, some.weight, 10 * some.weight))
+    kind = train_kind(some, later=rare)
+    x = some.x[:, [some.names.index(name) for name in kind.names]]
+    said = float(np.average(kind.probability(x), weights=rare.weight))
+    assert said == pytest.approx(float(np.average(rare.y, weights=rare.weight)), rel=0.2)
+
+
+def test_symbol_errors_of_a_link_reach_the_features_of_its_node(
+    seen: list[tuple[int, FeatureFrame]],
+) -> None:
+    worst = 0.0
+    for _, frame in seen:
+        part = frame.of("node")
+        assert part is not None
+        worst = max(worst, float(np.nanmax(part.column("link_max.symbol_errors.count_1d"))))
+    assert worst > 100
 
 
 def test_saved_model_says_the_same(
