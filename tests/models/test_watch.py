@@ -19,6 +19,7 @@ class Counting:
 
     name = "counting"
     horizon_seconds = 3600.0
+    kinds: tuple[str, ...] = ("gpu",)
 
     def __init__(self) -> None:
         self.asked_ns: list[int] = []
