@@ -29,7 +29,7 @@ from collectors.bmc_targets import (
     tick_seconds,
 )
 from collectors.events import spaced
-from collectors.redfish_entries import LogCursor, read_new
+from collectors.redfish_entries import LogCursor, every, read_new
 from collectors.redfish_events import EventStream, Heard
 from collectors.redfish_http import Client, HttpError
 from collectors.redfish_parse import Walk
@@ -39,6 +39,9 @@ from collectors.sample import Batch, Context, Problem, SourceUnavailable
 NAME = "redfish"
 METRICS = bmc.METRICS
 STATE_FILE = "redfish-logs.json"
+# A kept TLS connection holds some 0.3 MiB (asyncio's buffer and OpenSSL's). Thousands of BMCs
+# are too many to keep: theirs are closed soon after the visit; the session at the BMC stays.
+KEEP_SECONDS, KEEP_MANY_SECONDS = 300.0, 5.0
 
 
 class Options(BmcOptions):
@@ -64,9 +67,12 @@ class Options(BmcOptions):
 class _Shared:
     """What all BMCs of the source share: the TLS settings and the connections."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, bmcs: int = 1) -> None:
         self.tls = _tls(options)
-        self._options = options
+        many = bmcs >= options.in_turn_from
+        self._keep_seconds = (
+            KEEP_MANY_SECONDS if many else min(KEEP_SECONDS, options.period_seconds * 1.5)
+        )
         self._http: aiohttp.ClientSession | None = None
         self._streams: aiohttp.ClientSession | None = None
 
@@ -85,7 +91,7 @@ class _Shared:
             connector = aiohttp.TCPConnector(
                 limit=0,
                 limit_per_host=1,
-                keepalive_timeout=min(300.0, self._options.period_seconds * 1.5),
+                keepalive_timeout=self._keep_seconds,
                 ttl_dns_cache=600,
             )
             self._http = aiohttp.ClientSession(
@@ -270,7 +276,7 @@ class _Visitor:
                 self._options.log_entries_per_round,
                 self._options.log_backlog,
                 found,
-                self._heard.from_log,
+                self._heard.from_log if self._options.events else every,
             )
         except HttpError as error:
             if error.kind not in ("missing", "refused") and "JSON" not in str(error):
@@ -349,7 +355,7 @@ class Redfish:
     def _start(self) -> Fleet:
         listed = targets(self._options)
         self._expect(listed)
-        shared = _Shared(self._options)
+        shared = _Shared(self._options, len(listed))
         held = self._cursors.load()
         self._visitors = []
 

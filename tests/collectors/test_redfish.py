@@ -284,6 +284,33 @@ def test_sessions_are_kept_and_closed_and_never_pile_up(
         source.close()
 
 
+def test_connections_of_few_bmcs_are_kept_and_those_of_many_are_not(
+    redfish_bmcs: RedfishBmcs, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redfish, "KEEP_MANY_SECONDS", 0.1)
+
+    def held(source: redfish.Redfish) -> int:
+        connector = source._visitors[0]._shared.http().connector
+        assert connector is not None
+        return sum(map(len, connector._conns.values()))
+
+    lines = {"n1": redfish_bmcs.addresses[0], "n2": redfish_bmcs.addresses[1]}
+    few = start(lines)
+    few.collect(time.time_ns())
+    many = start(lines, in_turn_from=2, period_seconds=1.0)
+    deadline = time.monotonic() + 8
+    read: set[str] = set()
+    while read != {"n1", "n2"} or held(many):
+        batch = many.collect(time.time_ns())
+        read |= {one.tag("node") for one in batch.samples if one.measurement == "bmc"}
+        time.sleep(0.05)
+        assert time.monotonic() < deadline
+    assert held(few) == 2
+    client = many._visitors[0]._client
+    assert client is not None
+    assert client.token, "the session at the BMC goes on"
+
+
 def test_a_slow_bmc_is_walked_over_several_rounds_and_delays_no_other(
     redfish_bmcs: RedfishBmcs, start: Start
 ) -> None:
