@@ -20,8 +20,8 @@ import numpy as np
 from models.features import FeatureFrame
 from models.voices import Entity, Fact, Remedy
 
-HOT_CELSIUS = 15.0  # above siblings over about 10 minutes: told
-CALM_CELSIUS = 10.0  # below it no longer told: twice what a harmless warm card shows
+HOT_CELSIUS = 12.0  # above siblings over about 10 minutes: told
+CALM_CELSIUS = 9.0  # below it no longer told: well above what a harmless warm card shows
 # A card whose job has just begun differs from its siblings for a minute or two.
 HELD_SECONDS = 600.0
 FRESH_SECONDS = 3600.0  # what was not read for so long is not known to be hot now

@@ -62,6 +62,7 @@ def evaluate(
     telemetry: Telemetry,
     *,
     model: LearnedRisk | None = None,
+    others: Sequence[Scorer] = (),
     horizon_seconds: float = 86400.0,
     budgets: Sequence[float] = BUDGETS,
     costs: Costs | None = None,
@@ -74,6 +75,7 @@ def evaluate(
 
     With ``model`` None one is trained on the first 40 % of the time (and logistic regression
     and an isolation forest with it); with too few failures there, only rivals are judged.
+    ``others`` are further scorers, trained elsewhere.
     """
     costs = costs or Costs()
     horizon_ns = int(horizon_seconds * SECOND_NS)
@@ -90,6 +92,7 @@ def evaluate(
     else:
         train_end_ns = first_ns + int(TRAIN_SHARE * span_ns)
         scorers += _trained(telemetry, horizon_ns, train_end_ns, seed, notes)
+    scorers += others
     whole = record(telemetry, scorers, targets, labels, step_ns, progress)
     tune_first = int(
         np.searchsorted(whole.times_ns, max(train_end_ns, first_ns + 86400 * SECOND_NS))

@@ -1,0 +1,27 @@
+"""The recipe: learn where failures are frequent, calibrate where they are not."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from models.artifact import load
+from models.recipe import Fleet, make_model
+
+
+@pytest.mark.skipif(
+    not os.environ.get("TOCSIN_SLOW"), reason="simulates two fleets (set TOCSIN_SLOW=1)"
+)
+def test_recipe_makes_a_model_that_says_what_it_is_made_of(tmp_path: Path) -> None:
+    frequent = Fleet(1, 24, 16, 60.0, 1800.0, "a100-4")
+    rarer = Fleet(2, 24, 16, 30.0, 1800.0, "a100-4")
+    model, facts = make_model(tmp_path / "model", frequent, rarer)
+    assert facts["simulated"] is True
+    assert [one["telemetry"] for one in facts["calibrated_on"]] == ["calibrate"]
+    again = load(tmp_path / "model")
+    assert set(again.kinds) == set(model.kinds)
+    manifest = json.loads((tmp_path / "model" / "manifest.json").read_text())
+    assert "calibrate" in json.dumps(manifest)
