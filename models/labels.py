@@ -140,7 +140,11 @@ class LabelMiner:
             self._raw.append(_Raw(Entity("node", node), one.time_ns, f"{kind} {code}"))
         elif kind == "link" and code == "down":
             self._raw.append(_Raw(Entity("node", node), one.time_ns, "link down"))
-        elif kind == "sel" and code == "fan" and (one.number("severity") or 0.0) >= 2:
+        elif (
+            kind == "sel"
+            and code.partition("_")[0] == "fan"
+            and (one.number("severity") or 0.0) >= 2
+        ):
             self._raw.append(_Raw(Entity("node", node), one.time_ns, "fan"))
         elif kind == "reboot":
             self._back.setdefault(node, []).append(one.time_ns)

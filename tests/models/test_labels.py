@@ -121,10 +121,15 @@ def test_window_of_a_label_is_open_below_and_closed_above() -> None:
     assert not follows(onsets, 200, 0, 1000)
 
 
-@pytest.mark.parametrize(("severity", "failures"), [(1, 0), (2, 1)])
-def test_fan_that_the_bmc_calls_failed_is_a_failure_at_once(severity: int, failures: int) -> None:
+@pytest.mark.parametrize(
+    ("code", "severity", "failures"),
+    [("fan", 1, 0), ("fan", 2, 1), ("fan_lower_critical", 2, 1), ("fantasy", 2, 0)],
+)
+def test_fan_that_the_bmc_calls_failed_is_a_failure_at_once(
+    code: str, severity: int, failures: int
+) -> None:
     """People drain for it hours later; by then its precursor lies before another onset."""
-    fan = event("n1", "sel", "fan", HOUR_NS, text="Fan3", severity=severity, device="FAN3")
+    fan = event("n1", "sel", code, HOUR_NS, text="Fan3", severity=severity, device="FAN3")
     late = slurm("drain", 3 * HOUR_NS, reason="hardware")
     labels = found(fan, late)
     assert [one.onset_ns for one in labels.failures if one.cause == "fan"] == [HOUR_NS] * failures
