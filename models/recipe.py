@@ -47,7 +47,7 @@ class Fleet:
 
 
 LEARN = Fleet(seed=211, nodes=300, days=40, rate=10.0)
-CALIBRATE = Fleet(seed=202, nodes=400, days=60, rate=1.0)
+CALIBRATE = Fleet(seed=203, nodes=400, days=40, rate=1.0, cadence_seconds=1800.0)
 
 
 def make_model(
