@@ -99,9 +99,11 @@ _HEADS_OWN = frozenset({"slurm_node", "slurm_event", "risk", "decision", "bmc", 
 
 def _gpu(node: NodeNow, sample: Sample, arrival_ns: int) -> None:
     index = sample.tag("gpu")
-    if not index.isdigit() or len(node.gpus) >= _PER_NODE_LIMIT:
+    if not index.isdigit():
         return
     before = node.gpus.get(int(index))
+    if before is None and len(node.gpus) >= _PER_NODE_LIMIT:
+        return
     if before is not None and before.time_ns > sample.time_ns:
         return
     node.gpus[int(index)] = GpuNow(
@@ -115,12 +117,12 @@ def _gpu(node: NodeNow, sample: Sample, arrival_ns: int) -> None:
 
 def _source(node: NodeNow, sample: Sample, arrival_ns: int) -> None:
     name = sample.tag("source")
-    if not name or len(node.sources) >= _PER_NODE_LIMIT:
+    before = node.sources.get(name)
+    if not name or (before is None and len(node.sources) >= _PER_NODE_LIMIT):
         return
     # What the head reads about a node says nothing about whether the node's agent is heard.
     if name not in HEAD_SOURCES:
         node.heard_ns = arrival_ns
-    before = node.sources.get(name)
     if before is not None and before.time_ns > sample.time_ns:
         return
     node.sources[name] = SourceNow(

@@ -118,8 +118,12 @@ class EventTable:
         )
         return [Event(**dict(row)) for row in rows]
 
-    def forget(self, before_ns: int) -> int:
-        """Removes events older than ``before_ns``; how many."""
+    def forget(self, before_ns: int, span_ns: int = 2**62) -> int:
+        """Removes events older than ``before_ns``, of the oldest ``span_ns`` only; how many."""
+        (oldest,) = self.database.query("SELECT min(time_ns) AS time_ns FROM events")
+        if oldest["time_ns"] is None:
+            return 0
+        before_ns = min(before_ns, oldest["time_ns"] + span_ns)
         return self.database.execute("DELETE FROM events WHERE time_ns < ?", (before_ns,))
 
 

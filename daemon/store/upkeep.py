@@ -36,6 +36,9 @@ log = logging.getLogger("tocsin.store")
 SETTLE_NS = 15 * 60 * 1_000_000_000
 # A day with more rows than this stays in hourly files: they are large enough.
 DAY_ROWS_LIMIT = 20_000_000
+# So many days at most go for age in one turn: a clock that is a year ahead for a while must not
+# cost the whole history before somebody sets it right.
+AGED_DAYS_LIMIT = 3
 
 
 @dataclass(slots=True)
@@ -88,7 +91,7 @@ class Upkeep:
         self._remove_for_size(report)
         if self.events is not None:
             before_ns = now_ns - int(self.options.keep_event_days * DAY_NS)
-            report.events_removed = self.events.forget(before_ns)
+            report.events_removed = self.events.forget(before_ns, AGED_DAYS_LIMIT * DAY_NS)
         if self.marks is not None:
             self.marks.forget(now_ns - 90 * DAY_NS)
         return report
@@ -170,8 +173,9 @@ class Upkeep:
         ):
             before_ns = now_ns - int(days * DAY_NS)
             old = [part for part in all_parts(root) if (part.day + 1) * DAY_NS <= before_ns]
-            report.days_removed_for_age += len({part.day for part in old})
-            self._remove(old, report)
+            oldest = sorted({part.day for part in old})[:AGED_DAYS_LIMIT]
+            report.days_removed_for_age += len(oldest)
+            self._remove([part for part in old if part.day in oldest], report)
 
     def _remove_for_size(self, report: UpkeepReport) -> None:
         """The oldest days go when the store is over its limit or the disk is nearly full."""

@@ -174,6 +174,23 @@ def test_a_long_span_is_told_by_rollups_where_there_are_some_and_by_rows_elsewhe
     assert to_rows(store.read_coarse("gpu", 0, DAY_NS, {}, fields)) == []
 
 
+def test_a_clock_that_is_years_ahead_for_a_while_costs_days_and_not_the_history(
+    store: Store,
+) -> None:
+    for day in range(20):
+        put(store, DAY0_NS + day * DAY_NS, power_watts=float(day))
+        happened = {"text": f"event {day}", "severity": 1.0}
+        store.append(
+            [sample("event", DAY0_NS + day * DAY_NS, happened, node="n1", kind="xid", code="79")]
+        )
+        store.commit()
+    roll(store)
+    report = store.upkeep(DAY0_NS + 4000 * DAY_NS)
+    assert report.days_removed_for_age == 3
+    assert [row["power_watts"] for row in rows(store)] == [float(day) for day in range(3, 20)]
+    assert len(store.events("n1")) == 17
+
+
 def test_old_days_go_and_their_rollups_stay(store: Store) -> None:
     put(store, DAY0_NS, power_watts=1.0)
     put(store, DAY0_NS + 50 * DAY_NS, power_watts=2.0)
