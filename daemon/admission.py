@@ -8,11 +8,11 @@ make a new series for every job. What is refused is answered line by line and co
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pydantic import Field
 
-from collectors.sample import TEXT_MEASUREMENTS, Sample, Tags
+from collectors.sample import TEXT_LIMIT_CHARACTERS, TEXT_MEASUREMENTS, Sample, Tags, clip
 from daemon.settings import Section
 from daemon.tokens import ANY_NODE, NODE_NAME
 
@@ -39,6 +39,8 @@ class AdmissionOptions(Section):
     tag_characters_limit: int = Field(default=200, ge=16)
     fields_limit: int = Field(default=256, ge=1, le=1024)
     series_per_node_limit: int = Field(default=512, ge=1)
+    # Each measurement is a folder of the store: a sender that invents names is cut.
+    measurements_per_node_limit: int = Field(default=100, ge=1)
     series_limit: int = Field(default=2_000_000, ge=1)
     past_days_limit: float = Field(default=60.0, gt=0)
     future_hours_limit: float = Field(default=25.0, gt=0)
@@ -64,6 +66,7 @@ class Admission:
         self._now: dict[tuple[str, Tags], str] = {}
         self._before: dict[tuple[str, Tags], str] = {}
         self._counts: Counter[tuple[str, str]] = Counter()
+        self._names: dict[str, set[str]] = {}  # node -> the measurements it has series of
         self._day = 0
 
     @property
@@ -133,6 +136,7 @@ class Admission:
             if problem:
                 return problem
             self._counts[sample.measurement, owner] += 1
+            self._names.setdefault(owner, set()).add(sample.measurement)
         self._now[key] = owner
         return ""
 
@@ -159,6 +163,10 @@ class Admission:
         if self._counts[measurement, node] >= self.options.series_per_node_limit:
             limit = self.options.series_per_node_limit
             return f"series budget: {node or 'no node'} has {limit} series of {measurement} already"
+        names = self._names.get(node, set[str]())
+        if measurement not in names and len(names) >= self.options.measurements_per_node_limit:
+            limit = self.options.measurements_per_node_limit
+            return f"measurement budget: {node or 'no node'} has {limit} measurements already"
         if len(self._now) + len(self._before) >= 2 * self.options.series_limit:
             return f"series budget: {self.options.series_limit} series are known already"
         return ""
@@ -171,6 +179,23 @@ class Admission:
         self._counts = Counter(
             (measurement, node) for (measurement, _), node in self._before.items()
         )
+        self._names = {}
+        for measurement, node in self._counts:
+            self._names.setdefault(node, set()).add(measurement)
+
+
+def cut(sample: Sample) -> Sample:
+    """``sample`` with texts no longer than what is kept: a log line is not a place for files."""
+    if all(
+        not isinstance(value, str) or len(value) <= TEXT_LIMIT_CHARACTERS
+        for value in sample.fields.values()
+    ):
+        return sample
+    fields = {
+        name: clip(value) if isinstance(value, str) else value
+        for name, value in sample.fields.items()
+    }
+    return replace(sample, fields=fields)
 
 
 def _is_cable(sample: Sample) -> bool:

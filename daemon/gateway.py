@@ -26,7 +26,7 @@ from pydantic import Field
 from collectors.lines import PRECISIONS_NS, Decoder, LineProblem
 from collectors.sample import Sample
 from daemon import __version__
-from daemon.admission import Admission, AdmissionOptions
+from daemon.admission import Admission, AdmissionOptions, cut
 from daemon.clock import Clock
 from daemon.gateway_answers import RefusedError, partial_write
 from daemon.settings import Section
@@ -330,7 +330,7 @@ class Gateway:
             if refusal is None and has_text:
                 refusal = self.admission.judge_text(sample)
             if refusal is None:
-                kept.append(sample)
+                kept.append(cut(sample) if has_text else sample)
                 foreign = False
             else:
                 foreign = foreign and refusal.foreign

@@ -366,6 +366,8 @@ class HeadEyes:
         """Lifts our own drain."""
         self._known(node)
         returned = await self._word(self._head.drains.resume, node, user)
+        # Until Slurm is read again the node would look drained, and a new fault refused.
+        await self._hand(self._head.desk.read_again, [node])
         await self._head.returned([returned])
         return f"{node} is back in service"
 
