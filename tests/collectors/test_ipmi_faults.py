@@ -59,8 +59,8 @@ def test_each_fault_has_its_own_words_and_costs_only_itself(
             "nobody": {"user": "nobody", "password_file": str(bmc_password)},
             "nofile": {"user": "admin", "password_file": str(tmp_path / "absent")},
         },
-        deadline_seconds=6.0,
-        bmc_deadline_seconds=4.0,
+        deadline_seconds=4.5,
+        bmc_deadline_seconds=3.0,
         log_backlog=5,
     )
     begin = time.monotonic()
