@@ -1,0 +1,62 @@
+"""Labels from Slurm's past: whose drain, for what, and which node failed."""
+
+from __future__ import annotations
+
+import pytest
+
+from daemon.slurm.history import Kind, classify, counts, of_ledger, parse_sacct
+from tests.daemon.worlds import House, lost, simulated
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [
+        ("Xid 79 on GPU 3", Kind.HARDWARE),
+        ("NHC: check_hw_ib:  No IB port mlx5_0:1 is ACTIVE", Kind.HARDWARE),
+        ("bad DIMM P1-C2", Kind.HARDWARE),
+        ("lustre not mounted", Kind.SOFTWARE),
+        ("Kill task failed", Kind.SOFTWARE),
+        ("firmware update of the HCA", Kind.MAINTENANCE),
+        ("scheduled maintenance", Kind.MAINTENANCE),
+        ("GPU driver stuck", Kind.UNKNOWN),
+        ("ask bob", Kind.UNKNOWN),
+        ("", Kind.UNKNOWN),
+        ("tocsin:x79 gpu3 9f2c; fell off the bus", Kind.UNKNOWN),
+    ],
+)
+def test_a_reason_tells_its_kind_or_nothing(reason: str, kind: Kind) -> None:
+    assert classify(reason) is kind
+
+
+def test_drains_of_others_are_outages_and_our_own_are_not() -> None:
+    made = House(simulated(3))
+    slurm = made.adapter
+    made.facts = [lost("n1", onset_ns=made.clock.pass_seconds(1))]
+    slurm.set("n2", user="ann", state="drain", reason="bad DIMM")  # type: ignore[attr-defined]
+    slurm.set("n3", user="slurm", state="drain", reason="Kill task failed")  # type: ignore[attr-defined]
+    made.cycle()
+    begun_ns = made.now_ns()
+    made.drains.resume("n1", "ann", made.clock.pass_seconds(60))
+    slurm.set("n2", state="resume")  # type: ignore[attr-defined]
+    made.facts = []
+    made.clock.pass_seconds(60)
+    made.cycle()
+    found = {one.node: one for one in of_ledger(made.database)}
+    assert set(found) == {"n2", "n3"}
+    assert (found["n2"].kind, found["n2"].by) == (Kind.HARDWARE, "ann")
+    assert (found["n2"].start_ns, found["n2"].end_ns) == (begun_ns, made.now_ns())
+    assert (found["n3"].by, found["n3"].end_ns) == ("Slurm", 0)
+    assert counts(found.values())["n2"][Kind.HARDWARE] == 1
+
+
+def test_only_a_failure_of_one_node_says_which() -> None:
+    text = (
+        "12|NODE_FAIL|2026-11-29T01:00:00|2026-11-29T02:00:00|n7\n"
+        "13|NODE_FAIL|2026-11-29T01:00:00|2026-11-29T01:30:00|n[1-4]\n"
+        "14|COMPLETED|2026-11-29T01:00:00|2026-11-29T01:30:00|n5\n"
+        "15|NODE_FAIL|2026-11-28T01:00:00|2026-11-28T01:30:00|n6\n"
+        "16|NODE_FAIL|Unknown|Unknown|n8\n"
+        "rubbish\n17|NODE_FAIL|x|y|n[1-\n"
+    )
+    assert [node for node, _ in parse_sacct(text)] == ["n6", "n7"]
+    assert parse_sacct("") == []
