@@ -179,7 +179,7 @@ def test_a_clock_that_is_years_ahead_for_a_while_costs_days_and_not_the_history(
 ) -> None:
     for day in range(20):
         put(store, DAY0_NS + day * DAY_NS, power_watts=float(day))
-        happened = {"text": f"event {day}", "severity": 1.0}
+        happened: dict[str, float | str] = {"text": f"event {day}", "severity": 1.0}
         store.append(
             [sample("event", DAY0_NS + day * DAY_NS, happened, node="n1", kind="xid", code="79")]
         )
