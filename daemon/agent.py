@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 import aiohttp
 
 from collectors.lines import encode
-from collectors.sample import Metric, Sample, Source, sample, source_reading
+from collectors.sample import Sample, Source, sample, source_reading
 from daemon.agent_options import AgentOptions
 from daemon.lane import Lane
 from daemon.schedule import OwnThread, Schedule
@@ -39,20 +39,6 @@ log = logging.getLogger("tocsin.agent")
 BATCH_SAMPLES = 5_000
 # A source may take so long to write down how far it was read before others go on.
 ACKNOWLEDGE_DEADLINE_SECONDS = 3.0
-
-METRICS: tuple[Metric, ...] = (
-    Metric("source", "up", "state", "1 when the source could be read", 0, 1),
-    Metric("source", "duration_seconds", "gauge", "how long the reading took", 0),
-    Metric("source", "age_seconds", "gauge", "since the last good reading", 0),
-    Metric("source", "fault", "text", "why it could not be read"),
-    Metric("source", "spool_batches", "gauge", "agent: batches that wait for the head", 0),
-    Metric("source", "spool_bytes", "gauge", "agent: bytes that wait for the head", 0),
-    Metric("source", "dropped_samples_total", "counter", "agent: lost to the spool's bounds", 0),
-    Metric("source", "quarantined_lines_total", "counter", "agent: refused by the head", 0),
-    Metric("source", "sent_samples_total", "counter", "agent: the head has them durably", 0),
-    Metric("source", "cpu_seconds_total", "counter", "agent: processor time used", 0),
-    Metric("source", "resident_bytes", "gauge", "agent: largest resident memory so far", 0),
-)
 
 
 @dataclass

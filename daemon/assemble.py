@@ -15,7 +15,7 @@ from daemon.config import Config
 from daemon.gateway import Gateway, TokenSource, routes
 from daemon.head import Head
 from daemon.headview import HeadEyes
-from daemon.listen import Address, Listeners
+from daemon.listen import Address, ListenError, Listeners
 from daemon.page.app import PageOptions, operator_app, page_app
 from daemon.scrape import scrape_routes
 from daemon.slurm.adapter import SlurmAdapter
@@ -38,7 +38,7 @@ async def open_ears(
     head: Head, config: Config, tokens: TokenSource, listeners: Listeners
 ) -> tuple[Address, Address | None]:
     """Opens gateway, page and operator's socket; the addresses of the first two."""
-    gateway = Gateway(head.accept, tokens, head.clock, config.gateway, marks=head.store)
+    gateway = Gateway(head.intake.accept, tokens, head.clock, config.gateway, marks=head.store)
     head.gateway = gateway
     eyes = HeadEyes(head)
     scrape = scrape_routes(head)
@@ -47,7 +47,10 @@ async def open_ears(
     gate = await listeners.open_tcp(app, Address.parse(config.head.listen), _tls(config))
     page = None
     if config.page.enabled:
-        shown = page_app(eyes, page_options(config))
+        options = page_options(config)
+        if problem := options.problem():
+            raise ListenError(f"page not opened: {problem}")
+        shown = page_app(eyes, options)
         shown.add_routes(scrape)
         page = await listeners.open_tcp(shown, Address.parse(config.page.listen))
     operators = operator_app(eyes, config.head.operators_group)

@@ -134,6 +134,13 @@ class Config(Section):
         return value
 
 
+def store_directory(config: Config) -> Path:
+    """Where the embedded store lies: as configured, else below the head's state."""
+    if "directory" in config.store.model_fields_set:
+        return config.store.directory
+    return config.head.state_dir / "store"
+
+
 def read(file: Path | None, role: str) -> Config:
     """The configuration in ``file`` for ``role`` (``head`` or ``agent``).
 

@@ -14,10 +14,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import TypeVar, TypeVarTuple
 
 import structlog
@@ -30,17 +29,15 @@ from daemon.alerting import Alert, active_alerts, of_groups, of_head
 from daemon.alerts import Alerts, make_webhook
 from daemon.cases import LedgerView
 from daemon.clock import Clock
-from daemon.config import Config
+from daemon.config import Config, store_directory
 from daemon.decisions import Action, Decision, Mode
 from daemon.drains import Drains, Returned
-from daemon.fleet import FleetPoints
-from daemon.gateway import BatchKey, Gateway
+from daemon.gateway import Gateway
 from daemon.groups import Groups
-from daemon.latest import Latest
+from daemon.intake import Intake
 from daemon.ledger import Ledger
 from daemon.points import (
     HEAD_NODE,
-    Flow,
     decision_samples,
     head_reading,
     risk_samples,
@@ -51,7 +48,7 @@ from daemon.recovery import restore, save
 from daemon.schedule import Schedule
 from daemon.slurm.adapter import SlurmAdapter
 from daemon.slurm_desk import SlurmDesk
-from daemon.source_loop import DirectOutlet, SourceLoop, is_urgent
+from daemon.source_loop import DirectOutlet, SourceLoop
 from daemon.sources import make_all
 from daemon.store.commit import GroupCommit
 from daemon.store.embedded import Store
@@ -76,14 +73,14 @@ Arguments = TypeVarTuple("Arguments")
 
 # An urgent event wakes the judge after so long: its companions of the same fault come along.
 GATHER_SECONDS = 0.05
+# Within so long slurmctld has heard again of a node that it took back (about 1 s on 22.05).
+RESPONDS_SECONDS = 2.0
 RISK_PERIOD_SECONDS = 60.0
 # Risks are of hours: scoring 80,000 GPUs at each judgement would tell no more.
 SCORE_SECONDS = 15.0
 ROLL_PERIOD_SECONDS = 60.0
 UPKEEP_PERIOD_SECONDS = 3600.0
 FLEET_PERIOD_SECONDS = 60.0
-# The watch may fall so many writes behind before senders are made to wait.
-WATCH_BACKLOG = 256
 
 
 def new_watch(config: Config) -> Watch:
@@ -132,16 +129,15 @@ class Head:
             webhook=self.webhook,
         )
         self.schedule = Schedule(speed=speed, rng=rng)
-        self.flow = Flow()
-        self.latest = Latest()
-        self.fleet = FleetPoints()
+        self._urgent = asyncio.Event()
+        self.intake = Intake(self.group, self.watch, clock, self.wake)
         self.fleet_points: Sequence[Sample] = ()
         self.upkeep = Upkeep(
             self.store.directory, config.store, self.store.event_table, self.store.marks
         )
         self.sink = InfluxSink(self.store, config.influxdb) if config.influxdb.url else None
         self.loops = [
-            SourceLoop(source, HEAD_NODE, DirectOutlet(self.keep, self.wake), clock.now_ns)
+            SourceLoop(source, HEAD_NODE, DirectOutlet(self.intake.keep, self.wake), clock.now_ns)
             for source in make_all(
                 config.head.sources, HEAD_NODE, self.state_dir, now_ns=clock.now_ns
             )
@@ -154,12 +150,9 @@ class Head:
         self.active: list[Alert] = []
         self._faults: dict[str, str] = {}
         self.started_seconds = clock.monotonic()
-        self._watch_thread = ThreadPoolExecutor(1, "tocsin-watch")
         self._hand_thread = ThreadPoolExecutor(1, "tocsin-hand")
         self._judging = asyncio.Lock()
-        self._backlog = asyncio.Semaphore(WATCH_BACKLOG)
-        self._urgent = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
         self._risk_written_seconds = float("-inf")
         self._decision_sequence, _ = self.ledger.decisions_since(-1)
 
@@ -167,8 +160,7 @@ class Head:
 
     async def start(self) -> None:
         """Restores what was known, reads Slurm once, and starts the jobs."""
-        loop = asyncio.get_running_loop()
-        restored = await loop.run_in_executor(self._watch_thread, self._restore)
+        restored = await self.intake.in_turn(self._restore)
         log.info("watch_restored", **restored)
         await self.read_slurm()
         config = self.config
@@ -199,11 +191,11 @@ class Head:
         for one in self.loops:
             period = one.source.period_seconds
             every(one.source.name, period, one.deadline_seconds + 30, one.turn)
-        self._tasks.append(asyncio.create_task(self._answer_urgent()))
+        self._spawn(self._answer_urgent())
         if self.sink is not None:
-            self._tasks.append(asyncio.create_task(self.sink.run()))
+            self._spawn(self.sink.run())
         if self.webhook is not None:
-            self._tasks.append(asyncio.create_task(self.webhook.run()))
+            self._spawn(self.webhook.run())
         self.schedule.start()
         log.info(
             "head_starts",
@@ -215,16 +207,16 @@ class Head:
 
     async def stop(self) -> None:
         """Ends jobs, writes the last checkpoint, closes the store. Safe after a failed start."""
-        for task in self._tasks:
+        for task in list(self._tasks):
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*list(self._tasks), return_exceptions=True)
         late = await self.schedule.stop(grace_seconds=5.0)
         if late:
             log.warning("left_behind", jobs=late)
         with contextlib.suppress(Exception):
             await self.checkpoint()
         await self.group.close()
-        self._watch_thread.shutdown(wait=True)
+        self.intake.close()
         self._hand_thread.shutdown(wait=False, cancel_futures=True)
         for loop in self.loops:
             loop.close()
@@ -235,55 +227,6 @@ class Head:
     def _restore(self) -> dict[str, object]:
         found = restore(self.state_dir, self.watch, self.store, self.clock.now_ns())
         return {"checkpoint": found.checkpoint, "samples": found.samples}
-
-    # ---- in ---------------------------------------------------------------------------
-
-    async def accept(
-        self,
-        samples: Sequence[Sample],
-        node: str,
-        arrival_ns: int,
-        batch: BatchKey | None = None,
-    ) -> None:
-        """Keeps samples durably, then shows them to the watch. What the gateway calls."""
-        del node
-        await self.group.write(samples, batch)
-        self.flow.values += sum(len(one.fields) for one in samples)
-        await self._show(samples, arrival_ns)
-        if any(map(is_urgent, samples)):
-            self.wake()
-
-    async def keep(self, samples: Sequence[Sample]) -> bool:
-        """The same for the head's own readings; whether they are durable.
-
-        A store that fails costs only the history: what was read is judged all the same.
-        """
-        arrival_ns = self.clock.now_ns()
-        durable = True
-        try:
-            await self.group.write(samples)
-        except Exception as error:
-            durable = False
-            log.error("own_readings_not_stored", why=str(error), samples=len(samples))
-        self.flow.values += sum(len(one.fields) for one in samples)
-        await self._show(samples, arrival_ns)
-        return durable
-
-    async def _show(self, samples: Sequence[Sample], arrival_ns: int) -> None:
-        await self._backlog.acquire()
-        loop = asyncio.get_running_loop()
-        work = loop.run_in_executor(self._watch_thread, self._ingest, samples, arrival_ns)
-        work.add_done_callback(self._shown)
-
-    def _ingest(self, samples: Sequence[Sample], arrival_ns: int) -> None:
-        self.watch.ingest(samples, arrival_ns)
-        self.latest.observe(samples, arrival_ns)
-        self.fleet.observe(samples)
-
-    def _shown(self, work: asyncio.Future[None]) -> None:
-        self._backlog.release()
-        if not work.cancelled() and (error := work.exception()) is not None:
-            log.error("watch_failed", why=f"{type(error).__name__}: {error}", exc_info=error)
 
     # ---- Slurm ------------------------------------------------------------------------
 
@@ -296,14 +239,16 @@ class Head:
         """One cycle of the ``slurm`` source; then the ledger is held against what it said."""
         loop = asyncio.get_running_loop()
         batch = await loop.run_in_executor(None, self.desk.read, self.clock.now_ns())
-        await self.keep([one for one in batch.samples if one.measurement != "source"])
-        await self.keep([head_reading(one) for one in batch.samples if one.measurement == "source"])
+        await self.intake.keep([one for one in batch.samples if one.measurement != "source"])
+        await self.intake.keep(
+            [head_reading(one) for one in batch.samples if one.measurement == "source"]
+        )
         reading = self.desk.source.latest
         if not batch.up or reading is None:
             log.warning("slurm_not_read", why=batch.fault)
             return
         known = {*self.nodes, HEAD_NODE}
-        await loop.run_in_executor(self._watch_thread, self.latest.keep_only, known)
+        await self.intake.in_turn(self.intake.latest.keep_only, known)
         now_ns = self.clock.now_ns()
         await self.returned(await self.by_hand(self.drains.reconcile, reading.nodes, now_ns))
         if self.tender is not None:
@@ -312,22 +257,31 @@ class Head:
 
     async def returned(self, nodes: Iterable[Returned]) -> None:
         """Nodes that came back into service: what was certain of them before is spent."""
-        loop = asyncio.get_running_loop()
         for one in nodes:
             log.info("node_returned", node=one.node)
-            await loop.run_in_executor(self._watch_thread, self.watch.clear, one.node, one.at_ns)
+            await self.intake.in_turn(self.watch.clear, one.node, one.at_ns)
+            self._spawn(self._look_again([one.node]))
+
+    async def _look_again(self, names: list[str]) -> None:
+        """Slurm shows a node that it takes back as not responding until its slurmd has answered:
+        a fault in that moment must not wait for the next whole reading."""
+        await asyncio.sleep(RESPONDS_SECONDS / self.speed)
+        await self.by_hand(self.desk.read_again, names)
+        self.wake()
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     # ---- judgement --------------------------------------------------------------------
 
     async def judge(self) -> None:
         """One judgement, its decisions, what they do, and what people are told of it."""
         async with self._judging:
-            loop = asyncio.get_running_loop()
             now_ns = self.clock.now_ns()
             expected = self.desk.expected_gpus()
-            judgement = await loop.run_in_executor(
-                self._watch_thread, self.watch.judge, now_ns, expected, self.groups()
-            )
+            judgement = await self.intake.in_turn(self.watch.judge, now_ns, expected, self.groups())
             # Our own sources are told by their faults; the head itself is no silent node.
             heard = [one for one in judgement.silences if (one.node, one.cause) != _SELF]
             self.judgement = judgement = replace(judgement, silences=tuple(heard))
@@ -348,7 +302,7 @@ class Head:
             )
             self.active += of_groups(judgement.group_events) + of_head(self._faults.items(), now_ns)
             await self.by_hand(self.alerts.update, self.active, now_ns)
-            self.flow.mark(self.clock.monotonic())
+            self.intake.flow.mark(self.clock.monotonic())
             await self._write_decisions()
             await self._write_risks(judgement)
 
@@ -413,10 +367,7 @@ class Head:
 
     async def checkpoint(self) -> None:
         """Writes down what the watch knows."""
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(
-            self._watch_thread, save, self.state_dir, self.watch, self.clock.now_ns()
-        )
+        await self.intake.in_turn(save, self.state_dir, self.watch, self.clock.now_ns())
 
     async def _write_decisions(self) -> None:
         """What the ledger has newly recorded, as ``decision`` points for the store."""
@@ -434,17 +385,17 @@ class Head:
                 mode=one.mode.value,
             )
         if fresh:
-            await self.keep(decision_samples(fresh))
+            await self.intake.keep(decision_samples(fresh))
 
     async def _write_risks(self, judgement: Judgement) -> None:
         now_seconds = self.clock.monotonic()
         if now_seconds - self._risk_written_seconds < RISK_PERIOD_SECONDS:
             return
         self._risk_written_seconds = now_seconds
-        await self.keep(risk_samples(judgement))
+        await self.intake.keep(risk_samples(judgement))
 
     async def _report(self) -> None:
-        await self.keep([self.reading()])
+        await self.intake.keep([self.reading()])
 
     def reading(self) -> Sample:
         """The head's own ``source`` reading."""
@@ -471,12 +422,11 @@ class Head:
 
     async def _write_fleet(self) -> None:
         """The fleet in a few points, so that a dashboard of 10,000 nodes stays fast."""
-        loop = asyncio.get_running_loop()
         now_ns = self.clock.now_ns()
-        points = await loop.run_in_executor(self._watch_thread, self.fleet.points, now_ns)
+        points = await self.intake.in_turn(self.intake.fleet.points, now_ns)
         self.fleet_points = points
         if points:
-            await self.keep(points)
+            await self.intake.keep(points)
 
     def store_words(self) -> str:
         """How the store fares, in a few words."""
@@ -488,10 +438,3 @@ class Head:
             fault = self.sink.counts.fault
             words += f"; InfluxDB {fault}" if fault else f"; InfluxDB {self.sink.sent_lines} lines"
         return words
-
-
-def store_directory(config: Config) -> Path:
-    """Where the embedded store lies: as configured, else below the head's state."""
-    if "directory" in config.store.model_fields_set:
-        return config.store.directory
-    return config.head.state_dir / "store"

@@ -98,7 +98,7 @@ class HeadEyes:
             breaker_text=view.breaker,
             coverage_ratio=sum(coverage.values()) / len(coverage) if coverage else 0.0,
             agents_heard=heard,
-            values_per_second=head.flow.values_per_second,
+            values_per_second=head.intake.flow.values_per_second,
             store=head.store_words(),
             model=", ".join(model.name for model in head.watch.models) or "none",
             horizon_seconds=max(
@@ -137,7 +137,7 @@ class HeadEyes:
         return [
             node_view(
                 node,
-                head.latest.nodes.get(name),
+                head.intake.latest.nodes.get(name),
                 facts.get(name, ()),
                 head.risk_of.get(name, {}),
                 decisions.get(name),
@@ -156,7 +156,7 @@ class HeadEyes:
         state = self._known(name)
         head = self._head
         rows = [row for row in await self.nodes() if row.name == name]
-        now = head.latest.nodes.get(name) or NodeNow()
+        now = head.intake.latest.nodes.get(name) or NodeNow()
         facts = [fact for fact in head.judgement.facts if fact.entity.node == name]
         risks = head.risk_of.get(name, {})
         explanation = await self.explain(name)
@@ -423,7 +423,7 @@ def _grid_order(item: tuple[str, NodeState]) -> tuple[object, ...]:
 
 
 def _heard_ns(head: Head, name: str) -> int:
-    now = head.latest.nodes.get(name)
+    now = head.intake.latest.nodes.get(name)
     return now.heard_ns if now is not None else 0
 
 
@@ -433,7 +433,7 @@ def _fleet_sources(head: Head) -> tuple[SourceView, ...]:
     down: Counter[str] = Counter()
     oldest: dict[str, float] = {}
     faults: dict[str, Counter[str]] = {}
-    for name, now in list(head.latest.nodes.items()):
+    for name, now in list(head.intake.latest.nodes.items()):
         if name != HEAD_NODE and name not in head.nodes:
             continue
         for source, one in list(now.sources.items()):

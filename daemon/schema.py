@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import cache
 
-from collectors import host, infiniband, kernel_log, nvml, slurm
+from collectors import fabric, host, infiniband, ipmi, kernel_log, nvme, nvml, pcie, slurm
 from collectors.sample import Metric
 from daemon import metrics
 
-SOURCES = (nvml, host, kernel_log, infiniband, slurm, metrics)
+SOURCES = (nvml, host, kernel_log, pcie, nvme, infiniband, fabric, ipmi, slurm, metrics)
 
 
 @cache

@@ -87,11 +87,11 @@ class Scrape:
         yield counts_sample("store", store, now_ns)
         counts = {
             "nodes": len(head.nodes),
-            "nodes_heard": len(head.latest.nodes),
+            "nodes_heard": len(head.intake.latest.nodes),
             "facts": len(head.judgement.facts),
             "silences": len(head.judgement.silences),
             "held": len(head.view.held),
-            "values_per_second": head.flow.values_per_second,
+            "values_per_second": head.intake.flow.values_per_second,
         }
         yield counts_sample("head", counts, now_ns)
         if head.sink is not None:
@@ -106,7 +106,7 @@ class Scrape:
     def _newest(self, nodes: Collection[str], now_ns: int) -> Iterator[Sample]:
         """The newest reading of each source and GPU, and how old it is."""
         left_out = told = 0
-        for name, now in list(self.head.latest.nodes.items()):
+        for name, now in list(self.head.intake.latest.nodes.items()):
             if nodes and name not in nodes:
                 continue
             for source, one in list(now.sources.items()):

@@ -40,17 +40,22 @@ class SlurmDesk:
         self._monotonic = monotonic
         self._cycle = Cycle(source, "", monotonic)
         self._read_seconds: float | None = None
+        # Nodes read anew, and when: a reading that began before must not undo them.
+        self._again: dict[str, tuple[float, NodeState]] = {}
         self._configured = configured(groups)
         self._topology: Groups = {}
         self._topology_seconds: float | None = None
 
     def read(self, now_ns: int) -> Batch:
         """One cycle, in a thread. ``batch.up`` tells whether ``nodes`` is new."""
+        began = self._monotonic()
         batch = self._cycle.run(now_ns)
         self.fault = batch.fault
         reading = self.source.latest
         if batch.up and reading is not None:
-            self.nodes = reading.nodes
+            newer = {name: one for name, (at, one) in list(self._again.items()) if at >= began}
+            self.nodes = {**reading.nodes, **newer}
+            self._again = {name: self._again[name] for name in newer}
             self._read_seconds = self._monotonic()
             self._read_topology()
         return batch
@@ -58,9 +63,13 @@ class SlurmDesk:
     def read_again(self, names: Iterable[str]) -> None:
         """Reads a few nodes anew: people who look now should see what was just written."""
         try:
-            self.nodes = {**self.nodes, **self.adapter.nodes(names)}
+            fresh = self.adapter.nodes(names)
         except SlurmError as error:
             log.info("nodes_not_read_again", why=str(error))
+            return
+        at = self._monotonic()
+        self._again = {**self._again, **{name: (at, one) for name, one in fresh.items()}}
+        self.nodes = {**self.nodes, **fresh}
 
     def _read_topology(self) -> None:
         now = self._monotonic()

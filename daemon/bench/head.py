@@ -109,7 +109,11 @@ async def _serve(directory: Path, nodes: int, steps: int) -> _Outcome:
     await head.start()
     app = web.Application()
     gateway = Gateway(
-        head.accept, parse_tokens(f"* {TOKEN}"), head.clock, head.config.gateway, marks=head.store
+        head.intake.accept,
+        parse_tokens(f"* {TOKEN}"),
+        head.clock,
+        head.config.gateway,
+        marks=head.store,
     )
     head.gateway = gateway
     app.add_routes(routes(gateway))
@@ -150,8 +154,7 @@ async def _judged(head: Head) -> float:
 
 async def _watched(head: Head) -> None:
     """Returns when the watch has taken in all that was sent."""
-    loop = asyncio.get_running_loop()
-    await loop.run_in_executor(head._watch_thread, head.watch.features.flush)
+    await head.intake.in_turn(head.watch.features.flush)
 
 
 def _cpu_by_part() -> Counter[str]:

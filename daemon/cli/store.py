@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace, verb: str) -> int:
 
 def directory_of(arguments: argparse.Namespace) -> Path:
     """``--directory``, else what the configuration says."""
-    from daemon.head import store_directory
+    from daemon.config import store_directory
 
     if arguments.directory is not None:
         return Path(arguments.directory)

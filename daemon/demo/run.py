@@ -24,12 +24,12 @@ from collectors.lines import encode
 from collectors.sample import Sample
 from daemon.assemble import open_ears
 from daemon.clock import NANOSECONDS
-from daemon.config import Config
+from daemon.config import Config, store_directory
 from daemon.demo.clock import PacedClock
 from daemon.demo.cluster import Cluster, rack_size
 from daemon.demo.plot import plot
 from daemon.demo.source import simulated_source
-from daemon.head import Head, store_directory
+from daemon.head import Head
 from daemon.headview import HeadEyes
 from daemon.listen import Listeners
 from daemon.page.view import DecisionView, Refused, iso

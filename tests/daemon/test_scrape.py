@@ -57,7 +57,7 @@ async def fill(head: Head) -> None:
     ]
     reading = {"up": 1.0, "duration_seconds": 0.1, "age_seconds": 0.0}
     rows.append(sample("source", now_ns, reading, node="n1", source="nvml"))
-    await head.accept(rows, "n1", now_ns)
+    await head.intake.accept(rows, "n1", now_ns)
     await head._write_fleet()
 
 

@@ -1,0 +1,106 @@
+"""The way in of every reading: kept durably first, then shown to the watch, in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar, TypeVarTuple
+
+import structlog
+
+from collectors.sample import Sample
+from daemon.clock import Clock
+from daemon.fleet import FleetPoints
+from daemon.gateway import BatchKey
+from daemon.latest import Latest
+from daemon.points import Flow
+from daemon.source_loop import is_urgent
+from daemon.store.commit import GroupCommit
+from models.watch import Watch
+
+log = structlog.get_logger("tocsin.head")
+
+Result = TypeVar("Result")
+Arguments = TypeVarTuple("Arguments")
+
+# The watch may fall so many writes behind before senders are made to wait.
+WATCH_BACKLOG = 256
+
+
+class Intake:
+    """Store, then watch. ``wake`` is called when a reading must be judged at once.
+
+    The watch has one thread, so that readings and judgements take turns and keep their order.
+    """
+
+    def __init__(
+        self, group: GroupCommit, watch: Watch, clock: Clock, wake: Callable[[], None]
+    ) -> None:
+        self.flow = Flow()
+        self.latest = Latest()
+        self.fleet = FleetPoints()
+        self._group = group
+        self._watch = watch
+        self._clock = clock
+        self._wake = wake
+        self._thread = ThreadPoolExecutor(1, "tocsin-watch")
+        self._backlog = asyncio.Semaphore(WATCH_BACKLOG)
+
+    async def accept(
+        self,
+        samples: Sequence[Sample],
+        node: str,
+        arrival_ns: int,
+        batch: BatchKey | None = None,
+    ) -> None:
+        """What the gateway calls; it answers its sender once this has returned."""
+        del node
+        await self._group.write(samples, batch)
+        self.flow.values += sum(len(one.fields) for one in samples)
+        await self._show(samples, arrival_ns)
+        if any(map(is_urgent, samples)):
+            self._wake()
+
+    async def keep(self, samples: Sequence[Sample]) -> bool:
+        """The same for the head's own readings; whether they are durable.
+
+        A store that fails costs only the history: what was read is judged all the same.
+        """
+        arrival_ns = self._clock.now_ns()
+        durable = True
+        try:
+            await self._group.write(samples)
+        except Exception as error:
+            durable = False
+            log.error("own_readings_not_stored", why=str(error), samples=len(samples))
+        self.flow.values += sum(len(one.fields) for one in samples)
+        await self._show(samples, arrival_ns)
+        return durable
+
+    async def in_turn(
+        self, function: Callable[[*Arguments], Result], *arguments: *Arguments
+    ) -> Result:
+        """Runs ``function`` in the watch's thread, after every reading that came before."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, function, *arguments)
+
+    def close(self) -> None:
+        """Waits for what was accepted."""
+        self._thread.shutdown(wait=True)
+
+    async def _show(self, samples: Sequence[Sample], arrival_ns: int) -> None:
+        await self._backlog.acquire()
+        loop = asyncio.get_running_loop()
+        work = loop.run_in_executor(self._thread, self._ingest, samples, arrival_ns)
+        work.add_done_callback(self._shown)
+
+    def _ingest(self, samples: Sequence[Sample], arrival_ns: int) -> None:
+        self._watch.ingest(samples, arrival_ns)
+        self.latest.observe(samples, arrival_ns)
+        self.fleet.observe(samples)
+
+    def _shown(self, work: asyncio.Future[None]) -> None:
+        self._backlog.release()
+        if not work.cancelled() and (error := work.exception()) is not None:
+            log.error("watch_failed", why=f"{type(error).__name__}: {error}", exc_info=error)
