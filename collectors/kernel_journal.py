@@ -19,6 +19,7 @@ class JournalReader:
     """Takes new records from the journal."""
 
     kind = "journald"
+    fault = ""
 
     def __init__(
         self, runner: Runner, program: str, period_seconds: float, deadline_seconds: float

@@ -29,6 +29,7 @@ class KmsgReader:
     """Takes new records from /dev/kmsg. ``position`` names the last one that was taken."""
 
     kind = "kmsg"
+    fault = ""
 
     def __init__(
         self,

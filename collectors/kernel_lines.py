@@ -52,6 +52,7 @@ _LOST_TAIL = re.compile(r"NVRM:\s+(?:\(PCI ID|installed in|fallen off)")
 # The lines of one message may be mixed with those of other processors.
 _JOIN_LINES = 16
 _PROBLEM_LIMIT = 100
+_HOSTS_LIMIT = 16
 # A log with more events than this is left at that: nobody reads on, and memory is bounded.
 _EVENT_LIMIT = 100_000
 
@@ -149,6 +150,7 @@ def parse(text: str | bytes, node: str, now_ns: int) -> tuple[list[Sample], list
     found: list[_Found] = []
     problems: list[Problem] = []
     newest_uptime_ns = 0
+    hosts: dict[str, None] = {}
     last = Record("")
     for record, problem in _records(text, now_ns):
         if problem is not None:
@@ -161,6 +163,8 @@ def parse(text: str | bytes, node: str, now_ns: int) -> tuple[list[Sample], list
         if not record.kernel:
             continue
         last = record
+        if len(hosts) < _HOSTS_LIMIT:
+            hosts[record.host] = None
         events = lines.feed(record.text)
         if len(found) >= _EVENT_LIMIT:
             problems.append(Problem(f"more than {_EVENT_LIMIT} events: the rest is left out"))
@@ -169,6 +173,10 @@ def parse(text: str | bytes, node: str, now_ns: int) -> tuple[list[Sample], list
         if not events and unreadable(record.text) and len(problems) < _PROBLEM_LIMIT:
             problems.append(Problem("an Xid line that can't be read", clip(record.text, 400)))
     found.extend(_Found(event, last) for event in lines.flush())
+    named = [clip(host, 60) for host in hosts if host]
+    if len(named) > 1:
+        who = f"{', '.join(named[:3])}{', ...' if len(named) > 3 else ''}"
+        problems.append(Problem(f"lines of several hosts ({who}): all are told as of {node}"))
     boot_ns = now_ns - newest_uptime_ns
     return spaced(
         one.event.sample(node, _time_ns(one.record, boot_ns, now_ns)) for one in found

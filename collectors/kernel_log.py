@@ -26,6 +26,7 @@ from collectors import options as base
 from collectors.command import Runner
 from collectors.events import EVENT_METRICS, INFO, event, spaced
 from collectors.kernel_cursor import CursorFile, Position
+from collectors.kernel_hosts import Hosts
 from collectors.kernel_journal import JournalReader
 from collectors.kernel_kmsg import KmsgReader
 from collectors.kernel_lines import Lines, unreadable
@@ -56,6 +57,9 @@ class Options(base.Options):
     backend: Literal["auto", "kmsg", "journald", "file"] = "auto"
     # The file to follow, for backend "file" (which a path implies).
     path: str = Field(default="", max_length=4_096)
+    # Names that the file's lines give this node, beside its NodeName and its host name. Lines that
+    # name another host are left out.
+    host_names: frozenset[str] = frozenset()
     journal_program: str = Field(default="journalctl", min_length=1, max_length=4_096)
     journal_period_seconds: float = Field(default=2.0, gt=0, le=3_600)
     records_per_cycle: int = Field(default=20_000, ge=100, le=1_000_000)
@@ -71,6 +75,8 @@ class Reader(Protocol):
     kind: str
     problems: list[Problem]
 
+    @property
+    def fault(self) -> str: ...
     def resume(self, position: Position | None) -> None: ...
     def position(self) -> Position: ...
     def read(self, now_ns: int, limit_records: int) -> list[Record]: ...
@@ -120,7 +126,8 @@ class KernelLog:
         self._problems = []
         reader.problems.clear()
         self._moved(reader.position(), now_ns, bool(samples))
-        return Batch(self.name, tuple(spaced(samples)), tuple(problems[:_PROBLEMS_LIMIT]))
+        told = tuple(problems[:_PROBLEMS_LIMIT])
+        return Batch(self.name, tuple(spaced(samples)), told, fault=reader.fault)
 
     def acknowledge(self) -> None:
         """The oldest batch with events that was not acknowledged yet is safe.
@@ -175,7 +182,7 @@ class KernelLog:
         if options.backend == "file" or options.path:
             if not options.path:
                 raise SourceUnavailable('backend = "file" needs a path: path = "/var/log/kern.log"')
-            return TextReader(Path(options.path), self._boot_ns)
+            return TextReader(Path(options.path), self._boot_ns, self._hosts())
         if options.backend == "journald":
             return self._journal()
         path = root / "dev/kmsg"
@@ -189,7 +196,9 @@ class KernelLog:
         if options.backend == "auto" and not readable and self._has_journal():
             return self._journal()
         if readable and not stat.S_ISCHR(mode):
-            return TextReader(path, self._boot_ns)  # a copy of the ring in a plain file
+            return TextReader(
+                path, self._boot_ns, self._hosts()
+            )  # a copy of the ring in a plain file
         return KmsgReader(path, self._boot_id, self._monotonic_ns)
 
     def _journal(self) -> JournalReader:
@@ -201,6 +210,10 @@ class KernelLog:
             # The runner needs a moment of its own to end a program that hangs.
             max(0.5, options.deadline_seconds - 2.0),
         )
+
+    def _hosts(self) -> Hosts:
+        named = self._read_word("proc/sys/kernel/hostname")
+        return Hosts((self._context.node, named, *self.options.host_names))
 
     def _has_journal(self) -> bool:
         return (self._context.root / "run/systemd/journal").exists()
@@ -275,11 +288,13 @@ class KernelLog:
         return event(self._context.node, "reboot", "boot", time_ns, text=text, severity=INFO)
 
     def _read_boot_id(self) -> str:
+        return self._read_word("proc/sys/kernel/random/boot_id")[:64]
+
+    def _read_word(self, path: str) -> str:
         try:
-            text = (self._context.root / "proc/sys/kernel/random/boot_id").read_text()
+            return (self._context.root / path).read_text().strip()
         except (OSError, UnicodeDecodeError):
             return ""
-        return text.strip()[:64]
 
     def _boot_ns(self) -> int:
         """When this boot began (UTC), 0 if /proc does not tell."""

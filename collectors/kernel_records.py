@@ -39,8 +39,8 @@ _BRACKET = re.compile(r"\[([^\]\[]{1,40})\]\s?")
 _CALLER = re.compile(r"\s*[TC]\d+\s*")
 _KERNEL_TAG = re.compile(r"(?:(?P<host>[^\s\[:]\S{0,254}) )?kernel(?:\[\d+\])?:(?:\s|$)")
 # Some syslog daemons take the driver's own prefix for the program's name.
-_DRIVER_TAG = re.compile(r"[^\s\[:]{1,255} (?=(?:NVRM|nvidia-nvswitch\d+): )")
-_OTHER_TAG = re.compile(r"\S{1,255} [^\s:\[\]]{1,128}(?:\[\d+\])?:\s")
+_DRIVER_TAG = re.compile(r"(?P<host>[^\s\[:]{1,255}) (?=(?:NVRM|nvidia-nvswitch\d+): )")
+_OTHER_TAG = re.compile(r"(?P<host>\S{1,255}) [^\s:\[\]]{1,128}(?:\[\d+\])?:\s")
 # Words with which the kernel's own messages begin; after a date, such a line has no host.
 _KERNEL_WORDS = re.compile(
     r"(?:NVRM:|nvidia|mlx5_core|pcieport|EDAC |mce:|INFO: |EXT4-fs|XFS |nvme )"
@@ -52,7 +52,8 @@ _PROPERTY = re.compile(r" [A-Z_0-9]+=")
 @dataclass(frozen=True, slots=True)
 class Record:
     """One kernel message. ``time_ns`` is UTC, ``uptime_ns`` counts from boot; either may be
-    unknown. ``kernel`` is False for what only passed through a kernel log."""
+    unknown. ``kernel`` is False for what only passed through a kernel log. ``host`` is the machine
+    that the line names, empty where it names none."""
 
     text: str
     kernel: bool = True
@@ -61,6 +62,7 @@ class Record:
     sequence: int | None = None
     boot_id: str = ""
     cursor: str = ""
+    host: str = ""
 
 
 def kmsg_record(text: str) -> Record | None:
@@ -108,6 +110,7 @@ def journal_record(line: str | bytes) -> Record | None:
         uptime_ns=None if monotonic is None else monotonic * 1000,
         boot_id=_first(entry.get("_BOOT_ID")),
         cursor=_first(entry.get("__CURSOR")),
+        host=_first(entry.get("_HOSTNAME")),
     )
 
 
@@ -157,7 +160,7 @@ def text_record(line: str, now_ns: int, before: Record | None = None) -> Record 
         ours = structured["app"] == "kernel"
         stamp, _ = dated(structured["time"], now_ns)
         inner = _stamped(structured["text"] or "", Stamp(stamp.time_ns), now_ns, before)
-        return replace(inner, kernel=kernel and ours)
+        return replace(inner, kernel=kernel and ours, host=structured["host"])
     decoded = _DECODED.match(line)
     if decoded:
         kernel = kernel and decoded["facility"] == "kern"
@@ -174,7 +177,7 @@ def without_uptime(text: str) -> str:
 
 def _stamped(line: str, stamp: Stamp, now_ns: int, before: Record | None) -> Record:
     """Takes stamps and names off the front of ``line`` until the message stands there."""
-    kernel = True
+    kernel, host = True, ""
     for _ in range(4):  # at most: date, host and tag, uptime, caller
         bracket = _BRACKET.match(line)
         if bracket:
@@ -190,12 +193,13 @@ def _stamped(line: str, stamp: Stamp, now_ns: int, before: Record | None) -> Rec
             line = line[length:]
             driver = _DRIVER_TAG.match(line)
             if driver:
-                line = line[driver.end() :]
+                line, host = line[driver.end() :], driver["host"]
             elif not _KERNEL_WORDS.match(line) and not _KERNEL_TAG.match(line):
-                kernel = not _OTHER_TAG.match(line)
+                other = _OTHER_TAG.match(line)
+                kernel, host = other is None, other["host"] if other else host
             continue
         tag = _KERNEL_TAG.match(line)
         if tag is None:
             break
-        line = line[tag.end() :]
-    return Record(line.strip(), kernel, stamp.time_ns, stamp.uptime_ns)
+        line, host = line[tag.end() :], tag["host"] or host
+    return Record(line.strip(), kernel, stamp.time_ns, stamp.uptime_ns, host=host)

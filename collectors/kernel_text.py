@@ -13,12 +13,15 @@ from pathlib import Path
 
 from collectors.kernel_cursor import Position
 from collectors.kernel_file import FileTail, Line
+from collectors.kernel_hosts import Hosts
 from collectors.kernel_lines import of_interest
 from collectors.kernel_records import Record, journal_record, kmsg_record, text_record
 
 SECOND_NS = 1_000_000_000
 _UPTIME = re.compile(rb"\[\s*(\d{1,10})\.(\d{1,9})\]|^\d{1,6},\d{1,19},(\d{1,18}),")
 _FRONT_BYTES = 120
+# So many lines of each look tell, whatever they say, whether the log is one of many hosts.
+_HOSTS_LINES = 50
 # The boot time that /proc tells moves a little when the clock is set.
 _SAME_BOOT_NS = 60 * SECOND_NS
 
@@ -28,7 +31,8 @@ class TextReader:
 
     kind = "file"
 
-    def __init__(self, path: Path, boot_ns: Callable[[], int]) -> None:
+    def __init__(self, path: Path, boot_ns: Callable[[], int], hosts: Hosts) -> None:
+        self._hosts = hosts
         self._tail = FileTail(path)
         self._path = path
         self._read_boot_ns = boot_ns
@@ -45,6 +49,7 @@ class TextReader:
         if position is None or position.get("path") != str(self._path):
             return
         self._first = False
+        self._hosts.shared = position.get("shared") is True
         self._tail.resume(position)
         looked_ns, uptime_ns, boot_ns = (
             position.get(name) for name in ("looked_ns", "uptime_ns", "boot_ns")
@@ -62,6 +67,7 @@ class TextReader:
             "looked_ns": self._looked_ns,
             "uptime_ns": self._newest_uptime_ns,
             "boot_ns": self._boot_ns,
+            "shared": self._hosts.shared,
             **self._tail.position(),
         }
 
@@ -73,12 +79,21 @@ class TextReader:
             self._looked_ns = now_ns
             return found
         self._boot_ns = self._read_boot_ns()
-        for line in lines:
+        for number, line in enumerate(lines):
+            if number < _HOSTS_LINES and not of_interest(line.raw):
+                other = _read(line.raw, now_ns, None)
+                self._hosts.look("" if other is None else other.host)
             record = self._record(line, now_ns)
             if record is not None:
                 found.append(record)
+                self._hosts.look(record.host)
         self._looked_ns = now_ns
-        return found
+        return [record for record in found if self._hosts.ours(record.host)]
+
+    @property
+    def fault(self) -> str:
+        """What an operator should know about the file as a whole."""
+        return f"{self._path}: {self._hosts.words}" if self._hosts.shared else ""
 
     def close(self) -> None:
         """Lets go of the file."""
@@ -99,7 +114,7 @@ class TextReader:
         time_ns = self._time(record, line.live and runs_on, now_ns)
         if self._first and not line.live and time_ns < self._boot_ns:
             return None
-        return Record(record.text, record.kernel, time_ns, record.uptime_ns)
+        return Record(record.text, record.kernel, time_ns, record.uptime_ns, host=record.host)
 
     def _runs_on(self, raw: bytes) -> bool:
         """Whether the kernel's stamp on this line is newer than all before it."""

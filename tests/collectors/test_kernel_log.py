@@ -280,11 +280,11 @@ def test_a_first_start_tells_this_boot_with_true_times(
     def dated(at_ns: int) -> str:
         return time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(at_ns // SECOND))
 
-    append(log, f"{dated(boot_ns - 900 * SECOND)} h kernel: {line(79)}")  # the boot before
-    append(log, f"{dated(boot_ns + 60 * SECOND)} h kernel: {line(48)}")
+    append(log, f"{dated(boot_ns - 900 * SECOND)} {NODE} kernel: {line(79)}")  # the boot before
+    append(log, f"{dated(boot_ns + 60 * SECOND)} {NODE} kernel: {line(48)}")
     append(log, f"[  100.500000] {line(95)}")
     # A syslog daemon that started again writes the old ring with a new date.
-    append(log, f"{dated(NOW_NS - SECOND)} h kernel: [  100.500000] {line(119)}")
+    append(log, f"{dated(NOW_NS - SECOND)} {NODE} kernel: [  100.500000] {line(119)}")
     found = [(one.tag("code"), one.time_ns) for one in start().collect(NOW_NS).samples]
     assert found == [
         ("48", boot_ns // SECOND * SECOND + 60 * SECOND),
@@ -343,7 +343,7 @@ def test_the_ring_written_once_more_keeps_its_true_times(
 def test_a_dated_line_told_again_keeps_its_old_time_whatever_happens_to_the_file(
     start: Callable[[], KernelLog], log: Path
 ) -> None:
-    text = f"2025-10-09T08:53:20.000000+00:00 n2 kernel: [  100.0] {line(79)}"
+    text = f"2025-10-09T08:53:20.000000+00:00 {NODE} kernel: [  100.0] {line(79)}"
     boot_ns = (NOW_NS - 1_000 * SECOND) // SECOND * SECOND
     first = start()
     first.collect(NOW_NS - 2 * SECOND)
@@ -361,7 +361,7 @@ def test_a_dated_line_told_again_keeps_its_old_time_whatever_happens_to_the_file
 
 
 def test_no_time_lies_in_the_future(start: Callable[[], KernelLog], log: Path) -> None:
-    append(log, f"2099-01-01T00:00:00Z h kernel: {line(79)}[999999999.000000] {line(48)}")
+    append(log, f"2099-01-01T00:00:00Z {NODE} kernel: {line(79)}[999999999.000000] {line(48)}")
     assert all(one.time_ns <= NOW_NS for one in start().collect(NOW_NS).samples)
 
 
