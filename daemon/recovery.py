@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import structlog
 
 from collectors.sample import Sample
 from daemon.clock import NANOSECONDS
 from daemon.store.embedded import Store
+from daemon.store.errors import StoreUnavailableError
 from daemon.store.reader import Reader
 from daemon.store.tables import tags_of
 from models.watch import Watch
@@ -31,13 +33,15 @@ FEATURES_FILE = "features.npz"
 # Readings may reach the store a little before or after the moment the checkpoint names.
 OVERLAP_NS = 120 * NANOSECONDS
 # Without a checkpoint: facts latch for days, so events are read far back; readings only fill
-# the short horizons again, which a day does.
+# the short horizons again, which some hours do, and no more of them than a start may wait for.
 EVENTS_BACK_NS = 30 * 86_400 * NANOSECONDS
 READINGS_BACK_NS = 6 * 3_600 * NANOSECONDS
+READINGS_LIMIT = 1_000_000
 
-# Replayed in this order at each moment: an inventory must be known before a kernel line.
-MEASUREMENTS = ("event", "slurm_event", "source", "host", "gpu", "ib_port", "bmc", "disk", "pcie")
+# At each moment these come first: an inventory must be known before a kernel line.
+_FIRST = ("event", "slurm_event", "source", "host")
 _STEP_NS = 900 * NANOSECONDS
+_RATE_NS = 300 * NANOSECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +69,26 @@ def save(directory: Path, watch: Watch, now_ns: int) -> None:
 def restore(directory: Path, watch: Watch, store: Store, now_ns: int) -> Restored:
     """Brings ``watch`` to what it was, from the checkpoint and the store."""
     saved_ns = _load(directory, watch)
+    names = [*_FIRST, *sorted(watch.measurements - set(_FIRST))]
     if saved_ns is None:
-        since_ns, events_ns = now_ns - READINGS_BACK_NS, now_ns - EVENTS_BACK_NS
+        since_ns = now_ns - _affordable_ns(store, names, now_ns)
+        events_ns = now_ns - EVENTS_BACK_NS
     else:
         since_ns = events_ns = min(saved_ns, now_ns) - OVERLAP_NS
     count = 0
-    for samples in _history(store, events_ns, since_ns, now_ns):
+    for samples in _history(store, names, events_ns, since_ns, now_ns):
         for sample in samples:
             watch.ingest([sample], sample.time_ns)
         count += len(samples)
     return Restored(saved_ns is not None, since_ns, count)
+
+
+def _affordable_ns(store: Reader, names: Sequence[str], now_ns: int) -> int:
+    """How far back READINGS_LIMIT readings reach, by what the last minutes brought."""
+    lately = 1
+    for name in names:
+        lately += int(_read(store, name, now_ns - _RATE_NS, now_ns).num_rows)
+    return min(READINGS_BACK_NS, _RATE_NS * READINGS_LIMIT // lately)
 
 
 def _load(directory: Path, watch: Watch) -> int | None:
@@ -93,27 +107,32 @@ def _load(directory: Path, watch: Watch) -> int | None:
         return None
 
 
-def _history(store: Reader, events_ns: int, since_ns: int, now_ns: int) -> Iterator[list[Sample]]:
+def _history(
+    store: Reader, names: Sequence[str], events_ns: int, since_ns: int, now_ns: int
+) -> Iterator[list[Sample]]:
     """Stored samples in order of time, in pieces: events from ``events_ns`` on, all else later."""
     end_ns = now_ns + OVERLAP_NS
-    if events_ns < since_ns:
-        for name in ("event", "slurm_event"):
-            for table in store.hours(name, events_ns, since_ns):
-                yield in_order(name, [table])
-    for piece_ns in range(since_ns, end_ns, _STEP_NS):
-        until_ns = min(piece_ns + _STEP_NS, end_ns)
-        piece: list[Sample] = []
-        for name in MEASUREMENTS:
-            piece.extend(rows_of(name, store.read(name, piece_ns, until_ns)))
-        piece.sort(key=lambda sample: sample.time_ns)  # stable: MEASUREMENTS breaks ties
-        yield piece
+    for start_ns, until_ns, wanted in (
+        (events_ns, since_ns, [name for name in names if name in ("event", "slurm_event")]),
+        (since_ns, end_ns, names),
+    ):
+        step_ns = _STEP_NS if wanted is names else 86_400 * NANOSECONDS
+        for piece_ns in range(start_ns, until_ns, step_ns):
+            piece: list[Sample] = []
+            for name in wanted:
+                table = _read(store, name, piece_ns, min(piece_ns + step_ns, until_ns))
+                piece.extend(rows_of(name, table))
+            piece.sort(key=lambda sample: sample.time_ns)  # stable: ``names`` breaks ties
+            yield piece
 
 
-def in_order(measurement: str, tables: list[Any]) -> list[Sample]:
-    """The rows of some tables as samples, by time."""
-    samples = [sample for table in tables for sample in rows_of(measurement, table)]
-    samples.sort(key=lambda sample: sample.time_ns)
-    return samples
+def _read(store: Reader, name: str, start_ns: int, end_ns: int) -> Any:
+    """A damaged file costs the head what stands in it, and never its start."""
+    try:
+        return store.read(name, start_ns, end_ns)
+    except StoreUnavailableError as error:
+        log.warning("history_not_readable", measurement=name, why=str(error))
+        return pa.table({})
 
 
 def rows_of(measurement: str, table: Any) -> Iterator[Sample]:

@@ -51,7 +51,7 @@ class Rules:
         if measurement in LINK_MEASUREMENTS:
             self.links.observe(sample, arrival_ns)
             return
-        if measurement not in _OBSERVED:
+        if measurement not in RULE_MEASUREMENTS:
             return
         name = sample.tag("node")
         if not name:
@@ -213,7 +213,7 @@ class Rules:
             self.chassis.load(state["chassis"])
 
 
-_OBSERVED = frozenset({"event", "gpu", "source", "host", "disk", "bmc", "pcie"})
+RULE_MEASUREMENTS = frozenset({"event", "gpu", "source", "host", "disk", "bmc", "pcie"})
 
 
 def _entity(name: str, node: Node, finding: Finding, device: str) -> Entity:

@@ -15,7 +15,8 @@ from models.facility import Facility, GroupEvent
 from models.features import FeatureEngine, FeatureFrame
 from models.heat import Heat
 from models.risk import RiskModel
-from models.rules import Rules
+from models.rules import RULE_MEASUREMENTS, Rules
+from models.rules_links import LINK_MEASUREMENTS
 from models.silence import SilenceTracker
 from models.voices import Fact, Risk, Silence
 
@@ -55,6 +56,11 @@ class Watch:
         # Risks move slowly and cost most of a judgement: none is older than this.
         self.score_ns = int(score_seconds * 1e9)
         self._scored: tuple[int, tuple[Risk, ...], tuple[Fact, ...]] | None = None
+
+    @property
+    def measurements(self) -> frozenset[str]:
+        """What any part of it listens to: a restart reads just these again."""
+        return RULE_MEASUREMENTS | LINK_MEASUREMENTS | self.features.measurements | {"slurm_event"}
 
     def ingest(self, samples: Sequence[Sample], arrival_ns: int) -> None:
         """Takes in what one write brought. ``arrival_ns`` is the head's own time."""

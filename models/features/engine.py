@@ -48,6 +48,11 @@ class FeatureEngine:
         self.gpu_at: dict[tuple[str, str], str] = {}  # (node, PCI address) -> device
         self._known_events: dict[tuple[Tags, int], None] = {}
 
+    @property
+    def measurements(self) -> frozenset[str]:
+        """The measurements that feed any entity."""
+        return frozenset(self._streams)
+
     # Samples in ------------------------------------------------------------------------
 
     def observe(self, samples: Sequence[Sample], arrival_ns: int) -> None:
