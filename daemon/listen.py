@@ -133,9 +133,13 @@ async def _clear(path: Path) -> None:
         return
     try:
         _, writer = await asyncio.wait_for(asyncio.open_unix_connection(path), 2.0)
-    except OSError:
+    except (ConnectionRefusedError, FileNotFoundError):
         _remove(path)
         return
+    except OSError as error:  # a head that is too busy to answer is a head
+        raise ListenError(
+            f"another head seems to listen at {path}: {error or 'no answer'}"
+        ) from error
     writer.close()
     raise ListenError(f"another head already listens at {path}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import grp
 import os
 import socket
@@ -36,7 +37,7 @@ async def ask(path: Path) -> str:
 
 @pytest.mark.parametrize(
     ("text", "host", "port"),
-    [("10.0.0.1:86", "10.0.0.1", 86), ("[::1]:8650", "::1", 8650), (":0", "0.0.0.0", 0)],  # noqa: S104
+    [("10.0.0.1:86", "10.0.0.1", 86), ("[::1]:8650", "::1", 8650), (":0", "0.0.0.0", 0)],
 )
 def test_addresses(text: str, host: str, port: int) -> None:
     assert Address.parse(text) == Address(host, port)
@@ -78,6 +79,21 @@ async def test_a_second_head_is_refused_and_the_first_goes_on(tmp_path: Path) ->
         await second.open_tcp(app(), gate)
     await second.close()
     await first.close()
+
+
+async def test_a_head_too_busy_to_answer_keeps_its_socket(tmp_path: Path) -> None:
+    path = tmp_path / "tocsin.sock"
+    with contextlib.ExitStack() as stack:
+        busy, *waiting = (stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(3))
+        busy.bind(str(path))
+        busy.listen(0)
+        for one in waiting:  # the queue holds one more than listen(2) was told
+            one.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                one.connect(str(path))
+        with pytest.raises(ListenError, match="another head"):
+            await Listeners().open_unix(app(), path, "")
+    assert path.exists()
 
 
 async def test_a_file_in_the_sockets_place_is_left_alone(tmp_path: Path) -> None:
