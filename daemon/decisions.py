@@ -50,6 +50,7 @@ class Guard(StrEnum):
     HOLD_DOWN = "hold_down"  # it came back a short while ago
     CAP_GROUP = "cap_group"  # rack, leaf switch, PDU or reservation
     SPENT = "spent"  # the cause is older than the node's last return
+    HELD_OUT = "held_out"  # a risk on a node that is held out this week: recorded, not acted on
 
 
 def decision_id(node: str, rule: str, device: str, onset_ns: int) -> str:

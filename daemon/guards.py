@@ -15,6 +15,7 @@ from collectors.slurm_nodes import NodeState
 from daemon.candidates import Candidate
 from daemon.cases import ENDED, LedgerView, State
 from daemon.decisions import Guard, Mode
+from daemon.holdout import held_out
 from daemon.limits import Limits
 from models.facility import GroupEvent, held
 from models.voices import Silence
@@ -197,6 +198,11 @@ def _shadow(scene: Scene, one: Candidate) -> tuple[bool, str]:
     return True, f"mode {mode.value}"
 
 
+def _held_out(scene: Scene, one: Candidate) -> tuple[bool, str]:
+    why = held_out(one.node, one.voice, scene.now_ns, scene.limits.holdout)
+    return not why, why or "not held out"
+
+
 def _approval(scene: Scene, one: Candidate) -> tuple[bool, str]:
     mode = scene.limits.mode_of(one.rule.partition(":")[0], one.voice, scene.mode)
     case = scene.ledger.cases.get(one.id)
@@ -280,6 +286,7 @@ GUARDS: tuple[tuple[Guard, Ask], ...] = (
     (Guard.COVERAGE, _coverage),
     (Guard.COMMON_CAUSE, _common_cause),
     (Guard.SHADOW, _shadow),
+    (Guard.HELD_OUT, _held_out),
     (Guard.APPROVAL, _approval),
     (Guard.BREAKER, _breaker),
     (Guard.CAP_CLUSTER, _cap_cluster),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from daemon.decisions import Mode
+from daemon.holdout import HoldOut
 from daemon.jobcare import JobCare
 from daemon.proof import ProofOptions
 from daemon.settings import Section
@@ -81,6 +82,9 @@ class Limits(Section):
     # A node that others hold and that has a fault too gets a line in its Comment, if that is
     # empty or tocsin's own.
     note_foreign: bool = True
+
+    # On which nodes a risk is recorded and drains nothing, so that it can be judged.
+    holdout: HoldOut = HoldOut()
 
     # What is done for the jobs on a node that is drained.
     jobs: JobCare = JobCare()
