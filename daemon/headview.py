@@ -43,6 +43,7 @@ from daemon.schema import metric_of
 from daemon.series import series_of
 from daemon.slurm.adapter import SlurmError
 from daemon.store.merge import ROLLUP_NS
+from daemon.words import word_samples
 from models.voices import Fact, Risk
 
 Result = TypeVar("Result")
@@ -386,6 +387,7 @@ class HeadEyes:
     async def verdict(self, case: str, right: bool, user: str) -> str:
         """Whether a decision was right."""
         found = await self._word(self._head.drains.verdict, case, right, user)
+        await self._head.intake.keep(word_samples(found, right, self._head.clock.now_ns()))
         return f"{found.node}: case {found.id[:4]} recorded as {'right' if right else 'wrong'}"
 
     # ---- inside -------------------------------------------------------------------------

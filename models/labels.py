@@ -22,6 +22,8 @@ from collectors.sample import Sample
 from models.features.arrays import Times
 from models.features.catalogue import HARDWARE_XIDS
 from models.features.engine import address, slurm_failure
+from models.verdicts import KIND as VERDICT
+from models.verdicts import Verdict, newest, verdict_of
 from models.voices import Entity
 
 SECOND_NS = 1_000_000_000
@@ -105,8 +107,9 @@ class _Raw:
 class LabelMiner:
     """Takes samples of any kind in order of time; :meth:`labels` gives what they mean.
 
-    ``verdicts`` maps a decision's id to an operator's word: False means that the drain was
-    wrong, so that a failure on that node within the day before it is not counted.
+    An operator's word (event ``verdict``) that a case was right is a failure at its onset; that
+    a fact was wrong takes back failures of that node within a day of it. That a risk was wrong
+    takes nothing back: that no failure follows says it already.
     """
 
     nodes: set[str] = field(default_factory=set)
@@ -114,6 +117,7 @@ class LabelMiner:
     _back: dict[str, list[int]] = field(default_factory=dict)
     _away: list[tuple[str, int, str]] = field(default_factory=list)
     _gpu_at: dict[tuple[str, str], str] = field(default_factory=dict)
+    _verdicts: list[Verdict] = field(default_factory=list)
 
     def observe(self, one: Sample) -> None:
         """Looks at one sample; only ``event`` and ``slurm_event`` matter."""
@@ -146,6 +150,8 @@ class LabelMiner:
             and (one.number("severity") or 0.0) >= 2
         ):
             self._raw.append(_Raw(Entity("node", node), one.time_ns, "fan"))
+        elif kind == VERDICT:
+            self._verdicts += [said for said in [verdict_of(one)] if said is not None]
         elif kind == "reboot":
             self._back.setdefault(node, []).append(one.time_ns)
 
@@ -165,7 +171,9 @@ class LabelMiner:
 
     def labels(self) -> Labels:
         """Everything seen so far, as labels."""
-        raw = sorted(self._raw, key=lambda one: (one.time_ns, one.entity))
+        said = newest(self._verdicts)
+        told = [_Raw(one.entity, one.onset_ns, "called right") for one in said if one.right]
+        raw = sorted([*self._raw, *told], key=lambda one: (one.time_ns, one.entity))
         fleet, kept = _fleet_events(raw, len(self.nodes))
         ours = [(node, at_ns) for node, at_ns, why in self._away if why == "ours"]
         failures: list[Failure] = []
@@ -189,7 +197,11 @@ class LabelMiner:
         ]
         for at_ns, nodes in fleet:
             away += [Away(node, at_ns, self._end(node, at_ns), "fleet event") for node in nodes]
-        return Labels(tuple(failures), tuple(away), tuple(fleet))
+        found = Labels(tuple(failures), tuple(away), tuple(fleet))
+        for word in said:
+            if not word.right and word.voice == "fact":
+                found = corrected(found, {word.entity.node: word.onset_ns})
+        return found
 
     def _end(self, node: str, onset_ns: int) -> int:
         """When the node was back after ``onset_ns``."""
