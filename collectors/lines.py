@@ -47,6 +47,9 @@ TIME_HIGH_NS = 2**63 - 2
 _PLAIN_BYTES = bytes(c for c in range(0x20, 0x7F) if c not in b'\\"') + b"\n"
 _ALL_BUT_STRUCTURE = bytes(c for c in range(256) if c not in b"=,")
 _CACHE_LIMIT = 400_000
+# What is longer is read anew each time: a cache must cost no more than its number says.
+_CACHED_HEAD_BYTES = 400
+_CACHED_LAYOUT_BYTES = 8_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,11 +171,13 @@ class Decoder:
         pairs = self._pairs
         if len(pairs) >= _CACHE_LIMIT:
             pairs.clear()
-        tags = tuple([pairs.setdefault(pair, pair) for pair in tags])
+        if len(head_bytes) <= _CACHED_HEAD_BYTES:
+            tags = tuple([pairs.setdefault(pair, pair) for pair in tags])
         if len(self._heads) >= _CACHE_LIMIT:
             self._heads.clear()
         head = _Head(sys.intern(measurement), tags, head_bytes.count(b"_"))
-        self._heads[head_bytes] = head
+        if len(head_bytes) <= _CACHED_HEAD_BYTES:
+            self._heads[head_bytes] = head
         return head
 
     def _exact(
@@ -195,7 +200,7 @@ class Decoder:
 
     def _learn(self, line: bytes, sample: Sample) -> None:
         parts = line.split(b" ")
-        if len(parts) not in (2, 3):
+        if len(parts) not in (2, 3) or len(parts[1]) > _CACHED_LAYOUT_BYTES:
             return
         words = tuple(parts[1].replace(b"=", b",").split(b",")[::2])
         names = tuple(word.decode("ascii") for word in words)

@@ -1,8 +1,10 @@
 """Which samples may enter: whose they are, what tags they carry, how many series there are.
 
 A *series* is a measurement with one set of tags. Every store pays for series, so each node
-has a budget of them for each measurement. Job ids, users and texts are not tags: they would
-make a new series for every job. What is refused is answered line by line and counted.
+has a budget of them for each measurement; of names (:mod:`daemon.names`) and of events, which
+have rows in a database beside, there are budgets too. Job ids, users and texts are not tags:
+they would make a new series for every job. What is refused is answered line by line, counted,
+and told by node (``cut``).
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from dataclasses import dataclass, field, replace
 from pydantic import Field
 
 from collectors.sample import TEXT_LIMIT_CHARACTERS, TEXT_MEASUREMENTS, Sample, Tags, clip
+from daemon.names import Names
+from daemon.schema import fields as schema_fields
 from daemon.settings import Section
 from daemon.tokens import ANY_NODE, NODE_NAME
 
@@ -42,6 +46,12 @@ class AdmissionOptions(Section):
     # Each measurement is a folder of the store: a sender that invents names is cut.
     measurements_per_node_limit: int = Field(default=100, ge=1)
     series_limit: int = Field(default=2_000_000, ge=1)
+    # Names beside tocsin's own: each costs every store for as long as it keeps anything.
+    measurements_limit: int = Field(default=1_000, ge=1)
+    columns_limit: int = Field(default=1_024, ge=1)
+    columns_per_node_limit: int = Field(default=256, ge=1)
+    # Events are rows of a database as well; a node that says more in a day has said enough.
+    events_per_node_limit: int = Field(default=20_000, ge=1)
     past_days_limit: float = Field(default=60.0, gt=0)
     future_hours_limit: float = Field(default=25.0, gt=0)
 
@@ -67,6 +77,14 @@ class Admission:
         self._before: dict[tuple[str, Tags], str] = {}
         self._counts: Counter[tuple[str, str]] = Counter()
         self._names: dict[str, set[str]] = {}  # node -> the measurements it has series of
+        self._events: Counter[str] = Counter()  # node -> events of this day
+        self._columns = Names(
+            schema_fields(),
+            self.options.measurements_limit,
+            self.options.columns_limit,
+            self.options.columns_per_node_limit,
+        )
+        self.cut: dict[str, str] = {}  # node -> which budget it went over last, of this day
         self._day = 0
 
     @property
@@ -84,6 +102,8 @@ class Admission:
         if refusal is None and known is None and (problem := self._meet(sample)):
             refusal = Refusal(problem)
         if refusal is None and (problem := self._time_fault(sample.time_ns, now_ns)):
+            refusal = Refusal(problem)
+        if refusal is None and (problem := self._content_fault(sample)):
             refusal = Refusal(problem)
         if refusal is not None:
             self.refused[sample.measurement[:60]] += 1
@@ -127,14 +147,36 @@ class Admission:
             return f"time is {-ahead_ns / _DAY_NS:.0f} days ago; is the node's clock set?"
         return ""
 
+    def _content_fault(self, sample: Sample) -> str:
+        """What of a sample of a known series goes over a budget: its names, or one event more."""
+        names = tuple(sample.fields)
+        owner = self._now[sample.measurement, sample.tags]
+        if len(names) > self.options.fields_limit:
+            return f"more than {self.options.fields_limit} fields"
+        if problem := self._columns.fault(sample.measurement, names, owner):
+            return self._over(owner, problem)
+        if sample.measurement == "event":
+            limit = self.options.events_per_node_limit
+            if self._events[owner] >= limit:
+                said = f"event budget: {owner or 'no node'} has sent {limit} events today"
+                return self._over(owner, said)
+            self._events[owner] += 1
+        return ""
+
+    def _over(self, node: str, problem: str) -> str:
+        """Takes note that ``node`` is over a budget."""
+        self.cut[node] = problem
+        return problem
+
     def _meet(self, sample: Sample) -> str:
         """Takes in a series not seen today; why not, or the empty string."""
         key = (sample.measurement, sample.tags)
         owner = sample.tag("node")
         if key not in self._before:
-            problem = self._shape_fault(sample) or self._budget_fault(sample.measurement, owner)
-            if problem:
+            if problem := self._shape_fault(sample):
                 return problem
+            if problem := self._budget_fault(sample, owner):
+                return self._over(owner, problem)
             self._counts[sample.measurement, owner] += 1
             self._names.setdefault(owner, set()).add(sample.measurement)
         self._now[key] = owner
@@ -146,8 +188,6 @@ class Admission:
             return f"measurement longer than {options.tag_characters_limit} characters"
         if len(sample.tags) > options.tags_limit:
             return f"more than {options.tags_limit} tags"
-        if len(sample.fields) > options.fields_limit:
-            return f"more than {options.fields_limit} fields"
         for name, value in sample.tags:
             if name.lower() in FORBIDDEN_TAGS:
                 return f"{name} may not be a tag; make it a field"
@@ -159,7 +199,8 @@ class Admission:
                 return f"{value[:60]!r} is no node name"
         return ""
 
-    def _budget_fault(self, measurement: str, node: str) -> str:
+    def _budget_fault(self, sample: Sample, node: str) -> str:
+        measurement = sample.measurement
         if self._counts[measurement, node] >= self.options.series_per_node_limit:
             limit = self.options.series_per_node_limit
             return f"series budget: {node or 'no node'} has {limit} series of {measurement} already"
@@ -169,12 +210,14 @@ class Admission:
             return f"measurement budget: {node or 'no node'} has {limit} measurements already"
         if len(self._now) + len(self._before) >= 2 * self.options.series_limit:
             return f"series budget: {self.options.series_limit} series are known already"
-        return ""
+        return self._columns.meet(measurement, [name for name, _ in sample.tags], node)
 
     def _turn(self, day: int) -> None:
         """A new day: series that were not seen for a whole day give their place back."""
         self._before = self._now if day == self._day + 1 else {**self._before, **self._now}
         self._now = {}
+        self._events.clear()
+        self.cut.clear()
         self._day = day
         self._counts = Counter(
             (measurement, node) for (measurement, _), node in self._before.items()

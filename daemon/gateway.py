@@ -29,14 +29,16 @@ from daemon import __version__
 from daemon.admission import Admission, AdmissionOptions, cut
 from daemon.clock import Clock
 from daemon.gateway_answers import RefusedError, partial_write
+from daemon.rates import Rate, Rates
 from daemon.settings import Section
 from daemon.store.errors import StoreUnavailableError
-from daemon.tokens import ANY_NODE, NODE_NAME, token_in
+from daemon.tokens import NODE_NAME, token_in
 
 log = logging.getLogger("tocsin.gateway")
 
 BATCH_HEADER = "X-Tocsin-Batch"
 _BATCH_KEY = re.compile(r"([A-Za-z0-9_-]{1,32}):([0-9]{1,18})")
+LOUD_TOLD_LIMIT = 5
 _INLINE_BYTES = 256 * 1024  # larger bodies are unpacked and decoded in a thread
 
 
@@ -49,6 +51,9 @@ class GatewayOptions(Section):
     commit_deadline_seconds: float = Field(default=20.0, gt=0)
     lines_per_second_limit: float = Field(default=2_000.0, gt=0)
     burst_lines_limit: int = Field(default=100_000, ge=1)
+    # Of unpacked bytes. An agent says about 2 kB/s; the burst is for what it has spooled.
+    bytes_per_second_limit: float = Field(default=128 * 1024.0, gt=0)
+    burst_bytes_limit: int = Field(default=512 * 1024 * 1024, ge=1024)
     pending_bytes_limit: int = Field(default=256 * 1024 * 1024, ge=1024)
     pending_samples_limit: int = Field(default=400_000, ge=1)
     retry_after_seconds: float = Field(default=5.0, gt=0)
@@ -99,14 +104,6 @@ class GatewayCounts:
     failures: int = 0
 
 
-@dataclass(slots=True)
-class _Bucket:
-    """A token bucket of lines; one for each sender."""
-
-    level: float
-    at_seconds: float
-
-
 class _Lease:
     """The bytes that one request holds, as far as they are known."""
 
@@ -148,7 +145,10 @@ class Gateway:
     def __post_init__(self) -> None:
         self.admission = Admission(self.options.admission)
         self._decoder = Decoder()
-        self._buckets: dict[str, _Bucket] = {}
+        self.rates = Rates(
+            Rate(self.options.lines_per_second_limit, self.options.burst_lines_limit),
+            Rate(self.options.bytes_per_second_limit, self.options.burst_bytes_limit),
+        )
         self._in_flight: dict[BatchKey, asyncio.Future[None]] = {}
         self.pending_bytes = 0
         self._pending_samples = 0
@@ -235,6 +235,7 @@ class Gateway:
     async def _take(
         self, request: web.Request, node: str, precision: str, batch: BatchKey | None
     ) -> web.Response:
+        self._turn_away(node)
         size = max(request.content_length or 0, 1024)
         if size > self.options.body_limit_bytes:
             raise self._too_large(self.options.body_limit_bytes)
@@ -316,7 +317,8 @@ class Gateway:
         if lines > self.options.pending_samples_limit:
             text = f"over {self.options.pending_samples_limit} lines; send fewer at once"
             raise RefusedError(413, "request too large", text)
-        self._spend(node, lines)
+        self._turn_away(node)  # once more: its other requests may have spent the rest meanwhile
+        self.rates.spend(node, lines, len(body), self.clock.monotonic())
         if len(body) > _INLINE_BYTES:
             decoded = await asyncio.to_thread(self._decoder.decode, body, arrival_ns, precision)
         else:
@@ -369,24 +371,19 @@ class Gateway:
 
     # Bounds and answers.
 
-    def _spend(self, node: str, lines: int) -> None:
-        """Takes ``lines`` from the sender's bucket; relays speak for many and have none."""
-        if node == ANY_NODE:
-            return
-        now = self.clock.monotonic()
-        burst = float(self.options.burst_lines_limit)
-        bucket = self._buckets.setdefault(node, _Bucket(burst, now))
-        refill = (now - bucket.at_seconds) * self.options.lines_per_second_limit
-        bucket.level = min(burst, bucket.level + max(0.0, refill))
-        bucket.at_seconds = now
-        # A batch larger than the bucket must pass some time: when the bucket is full.
-        if bucket.level < min(lines, burst):
-            missing = min(lines, burst) - bucket.level
-            wait_seconds = missing / self.options.lines_per_second_limit
-            raise RefusedError(
-                429, "too many requests", f"node {node} sends too many lines", wait_seconds
-            )
-        bucket.level -= min(lines, burst)
+    def _turn_away(self, node: str) -> None:
+        """Raises 429 for a sender that has said more than its share."""
+        wait_seconds = self.rates.wait(node, self.clock.monotonic())
+        if wait_seconds:
+            text = f"node {node} sends too many lines or bytes"
+            raise RefusedError(429, "too many requests", text, wait_seconds)
+
+    def loud(self) -> str:
+        """Which senders are over their share or a budget now, in words; empty: none."""
+        told = [f"{node} sends too much" for node in self.rates.loud(self.clock.monotonic())]
+        told += [f"{node or 'a relay'}: {why}" for node, why in sorted(self.admission.cut.items())]
+        more = len(told) - LOUD_TOLD_LIMIT
+        return "; ".join(told[:LOUD_TOLD_LIMIT]) + (f"; and {more} more" if more > 0 else "")
 
     def push_back(self, why: str) -> RefusedError:
         """The answer to one who must come again later."""

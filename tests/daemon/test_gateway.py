@@ -276,7 +276,7 @@ async def test_a_fault_of_the_head_is_500_without_its_secrets(head: Head) -> Non
 
 async def test_more_than_it_can_hold_is_429_before_memory_grows(tmp_path: Path) -> None:
     options = GatewayOptions(
-        pending_samples_limit=3, lines_per_second_limit=10, burst_lines_limit=4
+        pending_samples_limit=3, lines_per_second_limit=0.1, burst_lines_limit=4
     )
     head = await Head(tmp_path / "store", options).start()
     release = asyncio.Event()

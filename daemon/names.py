@@ -1,0 +1,79 @@
+"""Which measurements and columns there may be: a name costs every store for ever.
+
+A measurement is a folder of the store, and a tag's or field's name is a column of it. Names of
+our own schema are free. Of all others each node may bring in so many, and there may be so many
+in all; what is over is refused, so that a sender that invents names is cut.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+
+# So many sets of names are remembered as good; then they are looked at again.
+_LAYOUTS_LIMIT = 20_000
+_NAME_CHARACTERS_LIMIT = 64
+
+TAG_NAMES = frozenset({"node", "gpu", "uuid", "device", "port", "guid", "peer_node", "sensor"}) | {
+    "kind", "code", "source", "component", "action", "address", "subnet",
+}  # fmt: skip
+
+
+class Names:
+    """The names that have been met since the start."""
+
+    def __init__(
+        self,
+        known: Collection[tuple[str, str]],
+        measurements_limit: int,
+        columns_limit: int,
+        columns_per_node_limit: int,
+    ) -> None:
+        self._known = known  # (measurement, field) of our own schema
+        self._own = frozenset(measurement for measurement, _ in known)
+        self.measurements_limit = measurements_limit
+        self.columns_limit = columns_limit
+        self.columns_per_node_limit = columns_per_node_limit
+        self._columns: dict[str, set[str]] = {}  # measurement -> names beside our own schema
+        self._brought: Counter[tuple[str, str]] = Counter()  # (node, measurement) -> names
+        self._layouts: set[tuple[str, tuple[str, ...]]] = set()
+
+    def fault(self, measurement: str, names: tuple[str, ...], node: str) -> str:
+        """Why a sample with these fields may not enter; empty, and quick, when it may."""
+        layout = (measurement, names)
+        if layout in self._layouts:
+            return ""
+        problem = self.meet(measurement, names, node)
+        if not problem:
+            if len(self._layouts) >= _LAYOUTS_LIMIT:
+                self._layouts.clear()
+            self._layouts.add(layout)
+        return problem
+
+    def meet(self, measurement: str, names: Iterable[str], node: str) -> str:
+        """Takes in names of columns, or says why not; then none of them is taken in."""
+        columns = self._columns.get(measurement)
+        if columns is None and measurement not in self._own:
+            others = sum(1 for name in self._columns if name not in self._own)
+            if others >= self.measurements_limit:
+                return f"measurement budget: there are {others} measurements already"
+        fresh = {
+            name
+            for name in names
+            if name not in TAG_NAMES
+            and (measurement, name) not in self._known
+            and (columns is None or name not in columns)
+        }
+        for name in fresh:
+            if len(name) > _NAME_CHARACTERS_LIMIT:
+                return f"name {name[:_NAME_CHARACTERS_LIMIT]!r} is too long"
+        have = 0 if columns is None else len(columns)
+        if have + len(fresh) > self.columns_limit:
+            return f"column budget: {measurement} has {have} tags and fields already"
+        brought = self._brought[node, measurement]
+        if brought + len(fresh) > self.columns_per_node_limit:
+            return f"column budget: {node or 'no node'} named {brought} of {measurement} already"
+        if fresh or columns is None:
+            self._columns.setdefault(measurement, set()).update(fresh)
+            self._brought[node, measurement] += len(fresh)
+        return ""
