@@ -74,6 +74,7 @@ _GROUPED: dict[Guard, tuple[str, int, str]] = {
     Guard.COMMON_CAUSE: ("common_cause", CRITICAL, "{n} held: one cause behind many nodes"),
     Guard.UNKNOWN_NODE: ("unknown_node", WARNING, "{n} held: Slurm does not know the nodes"),
     Guard.NOT_REGISTERED: ("not_registered", INFO, "{n} held: the nodes are not registered"),
+    Guard.COST: ("cost", INFO, "{n} held: a drain would cost more than it saves"),
     Guard.MAINTENANCE: ("maintenance", INFO, "{n} held: maintenance"),
 }
 

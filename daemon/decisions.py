@@ -51,6 +51,7 @@ class Guard(StrEnum):
     CAP_GROUP = "cap_group"  # rack, leaf switch, PDU or reservation
     SPENT = "spent"  # the cause is older than the node's last return
     HELD_OUT = "held_out"  # a risk on a node that is held out this week: recorded, not acted on
+    COST = "cost"  # a drain for a risk would cost more GPU-hours than it saves now
 
 
 def decision_id(node: str, rule: str, device: str, onset_ns: int) -> str:

@@ -161,6 +161,12 @@ def _signals(case: Case, inputs: Mapping[str, Any]) -> Iterable[SignalView]:
     if isinstance(risk, float):
         limit = (inputs.get("limits") or {}).get("risk_threshold")
         yield SignalView("risk", risk, limit, None, "probability of failure of the whole node")
+    cost = inputs.get("cost")
+    if isinstance(cost, Mapping):
+        saves, costs = cost.get("saves_gpu_hours"), cost.get("costs_gpu_hours")
+        if isinstance(saves, float) and isinstance(costs, float):
+            words = "GPU-hours; the limit is what it costs"
+            yield SignalView("drain saves", saves, costs, None, words)
     for name in ("coverage", "fleet_coverage", "slurm_age_seconds"):
         value = inputs.get(name)
         if isinstance(value, int | float):

@@ -12,8 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from collectors.slurm_nodes import NodeState
+from collectors.slurm_reader import Job
 from daemon.candidates import Candidate
 from daemon.cases import ENDED, LedgerView, State
+from daemon.cost import Market, Weighed, weigh_node
 from daemon.decisions import Guard, Mode
 from daemon.holdout import held_out
 from daemon.limits import Limits
@@ -52,10 +54,23 @@ class Scene:
     members: Mapping[str, frozenset[str]]
     group_events: Sequence[GroupEvent] = ()
     planned: list[str] = field(default_factory=list)
+    jobs: Mapping[str, Job] = field(default_factory=dict)
+    wanted: Market = field(default_factory=lambda: Market({}, {}))
 
     def held(self) -> set[str]:
         """The nodes that we hold out of service, those planned in this cycle included."""
         return {*self.ledger.held, *self.planned}
+
+    def weighed(self, one: Candidate) -> Weighed | None:
+        """What a drain of a likelihood's node costs and saves; None for what is certain."""
+        node = self.nodes.get(one.node)
+        if one.voice == "fact" or node is None or not self.limits.cost.weigh:
+            return None
+        horizon_seconds = float(one.said.get("horizon_seconds") or 86_400.0)
+        return weigh_node(
+            node, one.probability, horizon_seconds, self.jobs, self.wanted,
+            self.limits.cost, self.limits.jobs, self.now_ns,
+        )  # fmt: skip
 
     def age(self, time_ns: int) -> str:
         """How long ago, in words."""
@@ -191,6 +206,18 @@ def _common_cause(scene: Scene, one: Candidate) -> tuple[bool, str]:
     return True, f"{max(1, len(alike))} node(s) show {one.code} {window}"
 
 
+def _cost(scene: Scene, one: Candidate) -> tuple[bool, str]:
+    if one.voice == "fact":
+        return True, "certain: not weighed against what a drain costs"
+    weighed = scene.weighed(one)
+    if weighed is None:
+        return True, "not weighed"
+    case = scene.ledger.cases.get(one.id)
+    if case is not None and case.state is State.APPROVED:
+        return True, f"{case.user} said yes; {weighed.text}"
+    return weighed.now, weighed.text
+
+
 def _shadow(scene: Scene, one: Candidate) -> tuple[bool, str]:
     mode = scene.limits.mode_of(one.rule.partition(":")[0], one.voice, scene.mode)
     if mode is Mode.SHADOW:
@@ -285,6 +312,7 @@ GUARDS: tuple[tuple[Guard, Ask], ...] = (
     (Guard.TOOL_FAULT, _tool_fault),
     (Guard.COVERAGE, _coverage),
     (Guard.COMMON_CAUSE, _common_cause),
+    (Guard.COST, _cost),
     (Guard.SHADOW, _shadow),
     (Guard.HELD_OUT, _held_out),
     (Guard.APPROVAL, _approval),

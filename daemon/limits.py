@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from daemon.cost import CostOptions
 from daemon.decisions import Mode
 from daemon.holdout import HoldOut
 from daemon.jobcare import JobCare
@@ -82,6 +83,9 @@ class Limits(Section):
     # A node that others hold and that has a fault too gets a line in its Comment, if that is
     # empty or tocsin's own.
     note_foreign: bool = True
+
+    # What a drain for a risk may cost.
+    cost: CostOptions = CostOptions()
 
     # On which nodes a risk is recorded and drains nothing, so that it can be judged.
     holdout: HoldOut = HoldOut()

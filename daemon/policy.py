@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from collectors.slurm_nodes import NodeState
+from collectors.slurm_reader import Job
 from daemon.candidates import (
     Candidate,
     combined,
@@ -20,6 +21,7 @@ from daemon.candidates import (
     reason_of,
 )
 from daemon.cases import LedgerView
+from daemon.cost import Market, market, until_free_hours
 from daemon.decisions import Action, Decision, Guard, Mode, decision_id
 from daemon.guards import SECOND_NS, Scene, Verdict, ask_all, first_no
 from daemon.limits import Limits
@@ -37,7 +39,7 @@ class Situation:
     ``groups`` gives the racks, leaf switches, PDUs and driver versions that a node belongs to
     (``rack r07``), for common causes and caps. ``coverage`` is the share of each node that is
     heard, 0 to 1; a node that is not in it counts as not heard. ``group_events`` is what
-    happens to whole racks and power feeds.
+    happens to whole racks and power feeds. ``jobs`` are those that hold nodes, by id.
     """
 
     nodes: Mapping[str, NodeState] = field(default_factory=dict)
@@ -48,6 +50,7 @@ class Situation:
     coverage: Mapping[str, float] = field(default_factory=dict)
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     group_events: Sequence[GroupEvent] = ()
+    jobs: Mapping[str, Job] = field(default_factory=dict)
 
 
 def decide(
@@ -134,6 +137,16 @@ def _candidates(
         )
         for one in best.values()
     ]
+    # Where caps allow only some: of equally grave ones those that cost no job its place, idle
+    # nodes first, then those whose jobs end soonest.
+    drains.sort(
+        key=lambda one: (
+            *one.order[:2],
+            until_free_hours(situation.nodes.get(one.node), situation.jobs, now_ns),
+            *one.order[2:],
+            one.id,
+        )
+    )
     alerts = [one for one in facts if one.remedy is Remedy.ALERT]
     return drains, alerts, chances
 
@@ -173,6 +186,10 @@ def _scene(
         groups=situation.groups,
         group_events=situation.group_events,
         members={group: frozenset(names) for group, names in members.items()},
+        jobs=situation.jobs,
+        wanted=market(situation.nodes, situation.jobs)
+        if any(one.voice != "fact" for one in drains)
+        else Market({}, {}),
     )
 
 
@@ -253,6 +270,7 @@ def _inputs(
 ) -> dict[str, Any]:
     """Plain JSON data from which the decision can be rebuilt and told."""
     node = scene.nodes.get(one.node)
+    weighed = scene.weighed(one)
     return {
         "onset_ns": one.onset_ns,
         "newest_onset_ns": one.newest_onset_ns,
@@ -263,6 +281,7 @@ def _inputs(
         "node": _plain_node(node) if node else None,
         "slurm_age_seconds": _finite(scene.slurm_age_seconds),
         "risk": chances.get(one.node),
+        "cost": weighed.plain() if weighed else None,
         "coverage": scene.coverage.get(one.node),
         "fleet_coverage": scene.fleet_coverage,
         "silences": [asdict(silence) for silence in scene.silences.get(one.node, ())],

@@ -13,6 +13,7 @@ import structlog
 from collectors.sample import Batch, Cycle
 from collectors.slurm import SlurmSource
 from collectors.slurm_nodes import NodeState
+from collectors.slurm_reader import Job
 from daemon.groups import Groups, configured, joined, of_features
 from daemon.slurm.adapter import SlurmAdapter, SlurmError
 from daemon.slurm.topology import of_topology
@@ -81,6 +82,12 @@ class SlurmDesk:
             self._topology = of_topology(self.adapter.topology(), self.nodes)
         except SlurmError as error:
             log.info("topology_not_read", why=str(error))
+
+    @property
+    def jobs(self) -> Mapping[str, Job]:
+        """The jobs that hold nodes, by id, as last read."""
+        reading = self.source.latest
+        return reading.jobs if reading is not None else {}
 
     @property
     def age_seconds(self) -> float:
