@@ -318,6 +318,7 @@ class Head:
             coverage=judgement.coverage,
             groups=self.groups(),
             group_events=judgement.group_events,
+            jobs=self.desk.jobs,
         )
 
     def groups(self) -> Groups:
