@@ -144,12 +144,12 @@ class LabelMiner:
             self._raw.append(_Raw(Entity("node", node), one.time_ns, f"{kind} {code}"))
         elif kind == "link" and code == "down":
             self._raw.append(_Raw(Entity("node", node), one.time_ns, "link down"))
-        elif (
-            kind == "sel"
-            and code.partition("_")[0] == "fan"
-            and (one.number("severity") or 0.0) >= 2
-        ):
-            self._raw.append(_Raw(Entity("node", node), one.time_ns, "fan"))
+        elif kind == "sel" and (one.number("severity") or 0.0) >= 2:
+            part = "supply" if code == "power_supply_failure" else code.partition("_")[0]
+            if part in ("fan", "supply"):
+                self._raw.append(_Raw(Entity("node", node), one.time_ns, part))
+        elif kind == "filesystem" and code == "readonly":
+            self._raw.append(_Raw(Entity("node", node), one.time_ns, "file system read-only"))
         elif kind == VERDICT:
             self._verdicts += [said for said in [verdict_of(one)] if said is not None]
         elif kind == "reboot":

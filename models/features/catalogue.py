@@ -196,6 +196,7 @@ NODE = EntitySpec(
         Group("memory_error", "machine-check and EDAC events", frozenset({"mce", "edac"})),
         Group("hung_task", "hung tasks", frozenset({"hung_task"})),
         Group("link_event", "network link events", frozenset({"link"})),
+        Group("disk_event", "file system and disk events", frozenset({"filesystem"})),
         Group("bmc_event", "entries of the BMC's event log", frozenset({"sel"})),
         Group("repair", "returns to service", frozenset({"slurm_resume"})),
     ),
@@ -220,7 +221,14 @@ NODE = EntitySpec(
             "receive_errors.count_1d",
             "link_downs.count_7d",
         ),
+        "disk": (
+            "critical_warning.now",
+            "media_errors.count_1d",
+            "media_errors.count_7d",
+            "spare.drop_1d",
+        ),
     },
+    stand_out={"fan": ("fan_speed.drop_1d",)},
 )
 
 LINK = EntitySpec(
@@ -269,6 +277,21 @@ CHASSIS = EntitySpec(
     ),
 )
 
+# Fans once more, by themselves: only among fans does the middle one say what is usual.
+FAN = EntitySpec(
+    "fan",
+    streams=(
+        Stream(
+            "fan",
+            "bmc",
+            device_tags=("sensor",),
+            only=("kind", "rpm"),
+            presence=True,
+            gauges=(Gauge("fan_speed", "value", "rpm", "fan speed"),),
+        ),
+    ),
+)
+
 DISK = EntitySpec(
     "disk",
     streams=(
@@ -288,4 +311,4 @@ DISK = EntitySpec(
     ),
 )
 
-CATALOGUE: tuple[EntitySpec, ...] = (GPU, NODE, LINK, CHASSIS, DISK)
+CATALOGUE: tuple[EntitySpec, ...] = (GPU, NODE, LINK, CHASSIS, FAN, DISK)

@@ -27,6 +27,7 @@ from models.voices import Entity
 QUEUE_LIMIT = 20_000  # samples; bounds memory between two frames
 STALE_NS = int(14 * DAY * 1e9)  # an entity not heard for so long is left out of frames
 REMEMBERED_EVENTS = 8192
+LEAST_PARTS = 3  # with fewer, the middle one is no measure of what is usual
 
 _INVENTORY = re.compile(r"\bgpu=(\d+)")
 _PCI = re.compile(r"^(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.[0-7])?$")
@@ -202,7 +203,7 @@ class FeatureEngine:
         needed = set(wanted)
         for name in wanted:
             needed |= {"node"} if self.tables[name].spec.inherit else set()
-            needed |= set(self.tables[name].spec.gather)
+            needed |= {*self.tables[name].spec.gather, *self.tables[name].spec.stand_out}
         own = {name: dict(self.tables[name].features(now_ns)) for name in needed}
         result = {}
         for name in wanted:
@@ -224,6 +225,8 @@ class FeatureEngine:
                 columns[f"node.{name}"] = _looked_up(own["node"][name], rows)[table.node_rows]
         for kind in spec.gather:
             columns |= self._gathered(table, kind, own[kind])
+        for kind in spec.stand_out:
+            columns |= self._stood_out(table, kind, own[kind])
         names = tuple(one.name for one in features(spec.kind))
         alive = np.flatnonzero(now_ns - table.heard_ns() <= STALE_NS)
         whole = len(alive) == len(table)
@@ -254,6 +257,25 @@ class FeatureEngine:
                 np.maximum.at(worst, parts.node_rows, np.where(np.isnan(values), -np.inf, values))
             worst[np.isinf(worst)] = np.nan
             columns[f"{kind}_max.{name}"] = _looked_up(worst, rows)
+        return columns
+
+    def _stood_out(
+        self, table: EntityTable, kind: str, own: dict[str, Floats]
+    ) -> dict[str, Floats]:
+        """How far the largest of a node's parts is above the middle one, for each feature."""
+        parts = self.tables[kind]
+        names = [entity.node for entity in table.entities]
+        rows = np.array([parts.nodes.get(name, -1) for name in names], np.int64)
+        columns: dict[str, Floats] = {}
+        for name in table.spec.stand_out[kind]:
+            odd = np.full(len(parts.nodes), np.nan)
+            if len(parts):
+                there = parts.siblings >= 0
+                values = np.where(there, own[name][np.maximum(parts.siblings, 0)], np.nan)
+                enough = (~np.isnan(values)).sum(axis=1) >= LEAST_PARTS
+                known = values[enough]
+                odd[enough] = np.nanmax(known, axis=1) - np.nanmedian(known, axis=1)
+            columns[f"{kind}_odd.{name}"] = _looked_up(odd, rows)
         return columns
 
     # Checkpoint ------------------------------------------------------------------------

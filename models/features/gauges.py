@@ -81,6 +81,10 @@ class Gauges:
         for short, long in ((0, 1), (1, 2), (2, 3)):
             slope = (mean[:, :, short] - mean[:, :, long]) / (HORIZONS[long] - HORIZONS[short])
             yield f"trend_{NAMES[long]}", slope * hour
+        # As a share of the day's level, so that parts of other size compare: a fan that slows.
+        with np.errstate(divide="ignore", invalid="ignore"):
+            drop = 1.0 - mean[:, :, 1] / mean[:, :, 3]
+        yield "drop_1d", np.where(mean[:, :, 3] > 0, drop, np.nan)
 
 
 # What each statistic of a gauge is called in words; {what} and {unit} are the gauge's.
@@ -94,4 +98,5 @@ WORDS: dict[str, tuple[str, str]] = {
     "trend_1h": ("{what}, trend over about an hour", "{unit} per hour"),
     "trend_6h": ("{what}, trend over about 6 hours", "{unit} per hour"),
     "trend_1d": ("{what}, trend over about a day", "{unit} per hour"),
+    "drop_1d": ("{what}, share by which an hour is below the day", "ratio"),
 }

@@ -48,7 +48,7 @@ def _own(spec: EntitySpec) -> list[Feature]:
     return found
 
 
-_PARTS = {"gpu": "GPUs", "link": "links"}
+_PARTS = {"gpu": "GPUs", "link": "links", "fan": "fans", "disk": "disks"}
 
 
 @cache
@@ -68,6 +68,12 @@ def features(kind: str) -> tuple[Feature, ...]:
             one = own[name]
             meaning = f"worst of its {_PARTS[other]}: {one.meaning}"
             found.append(Feature(kind, f"{other}_max.{name}", one.unit, meaning))
+    for other, names in spec.stand_out.items():
+        own = {one.name: one for one in _own(by_kind[other])}
+        for name in names:
+            one = own[name]
+            meaning = f"the worst of its {_PARTS[other]} over the middle one: {one.meaning}"
+            found.append(Feature(kind, f"{other}_odd.{name}", one.unit, meaning))
     return tuple(found)
 
 

@@ -109,7 +109,8 @@ class EntitySpec:
 
     ``inherit`` names features of its node that stand beside its own (as ``node.<name>``);
     ``gather`` names, by kind, features of the node's parts of which the node keeps the largest
-    (as ``gpu_max.<name>``, ``link_max.<name>``).
+    (as ``gpu_max.<name>``, ``link_max.<name>``); ``stand_out`` names those of which it keeps how
+    far the largest is above the middle one (as ``fan_odd.<name>``): what moves all parts is none.
     """
 
     kind: str
@@ -117,3 +118,4 @@ class EntitySpec:
     groups: tuple[Group, ...] = ()
     inherit: tuple[str, ...] = ()
     gather: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    stand_out: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

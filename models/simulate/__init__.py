@@ -4,7 +4,7 @@
 >>> fleet = Fleet(nodes=2, seed=1, start_ns=0)
 >>> samples = fleet.tick(30_000_000_000)
 >>> sorted({sample.measurement for sample in samples})
-['bmc', 'event', 'gpu', 'host', 'ib_port', 'source']
+['bmc', 'disk', 'event', 'gpu', 'host', 'ib_port', 'source']
 """
 
 from models.simulate.faults import CLASSES, Truth

@@ -14,7 +14,11 @@ MINUTE_NS = 60_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """Something harmless at a time. ``what``: application_xid, harmless_remap, reboot, gap."""
+    """Something harmless at a time.
+
+    ``what``: application_xid, harmless_remap, supply_warning, reboot, rollout, gap, and the
+    bursts of :data:`BURSTS`, which last ``seconds`` at ``strength`` of the class they look like.
+    """
 
     time_ns: int
     what: str
@@ -23,6 +27,17 @@ class Happening:
     code: int = 0
     seconds: float = 0.0
     whole_agent: bool = False
+    strength: float = 0.0
+
+
+# Each burst looks like the precursor of a fault class, which says what an error rate means.
+BURSTS = {
+    "edac_burst": "dimm",
+    "symbol_burst": "ib_link",
+    "nvlink_burst": "nvlink",
+    "ecc_burst": "hbm",
+    "fan_dip": "fan",
+}
 
 
 class BenignSchedule:
@@ -58,12 +73,42 @@ class BenignSchedule:
             minutes = lognormal(rng, options.monitoring_gap_median_minutes.value, 0.8)
             node, whole = int(rng.integers(self.nodes)), bool(rng.random() < 0.5)
             found.append(Happening(time_ns, "gap", node, seconds=60 * minutes, whole_agent=whole))
+        for time_ns in times(options.harmless_supply_warnings_per_1000_node_days.value, self.nodes):
+            found.append(Happening(time_ns, "supply_warning", int(rng.integers(self.nodes))))
+        found += self._bursts(np.random.default_rng([self.seed, 19, day]), day_start_ns)
         found += self._rollout(rng, day, day_start_ns)
         return sorted(found, key=lambda one: one.time_ns)
 
     def _on_gpu(self, rng: np.random.Generator, time_ns: int, what: str, code: int) -> Happening:
         node, gpu = int(rng.integers(self.nodes)), int(rng.integers(self.gpus))
         return Happening(time_ns, what, node, gpu, code)
+
+    def _bursts(self, rng: np.random.Generator, day_start_ns: int) -> list[Happening]:
+        options = self.options
+        gpus = self.nodes * self.gpus
+        rates = (
+            ("edac_burst", options.harmless_edac_bursts_per_1000_node_days, self.nodes),
+            ("symbol_burst", options.harmless_symbol_bursts_per_1000_node_days, self.nodes),
+            ("nvlink_burst", options.harmless_nvlink_bursts_per_1000_gpu_days, gpus),
+            ("ecc_burst", options.harmless_ecc_bursts_per_1000_gpu_days, gpus),
+            ("fan_dip", options.harmless_fan_dips_per_1000_node_days, self.nodes),
+        )
+        sigma = options.harmless_burst_log_sigma.value
+        found = []
+        for what, rate, entities in rates:
+            for _ in range(int(rng.poisson(rate.value * entities / 1000.0))):
+                hours = lognormal(rng, options.harmless_burst_median_hours.value, sigma)
+                found.append(
+                    Happening(
+                        day_start_ns + int(rng.random() * DAY_NS),
+                        what,
+                        int(rng.integers(self.nodes)),
+                        int(rng.integers(self.gpus)),
+                        seconds=min(hours, 24 * 14) * 3600.0,
+                        strength=lognormal(rng, options.harmless_burst_strength.value, sigma),
+                    )
+                )
+        return found
 
     def _rollout(self, rng: np.random.Generator, day: int, day_start_ns: int) -> list[Happening]:
         """A driver roll-out: all nodes rebooted within a morning."""

@@ -9,10 +9,12 @@ import numpy as np
 from collectors.events import event
 from collectors.sample import Sample
 from models.simulate import kernel_text
+from models.simulate.bursts import HBM_ERRORS_PER_SECOND
 from models.simulate.faults import Fault
 from models.simulate.state import State
 
 Name = Callable[[int], str]
+SUPPLY = "PSU2 Status"
 
 
 class Effects:
@@ -42,6 +44,10 @@ class Effects:
         elif fault.name == "fan":
             loss = 1.0 if fault.struck else fault.strength * progress
             state.fan_loss[fault.node] = max(state.fan_loss[fault.node], loss)
+        elif fault.name == "psu":
+            if not fault.struck and not fault.carry:
+                fault.carry = 1.0
+                return [self.supply_warning(fault.node, now_ns)]
         elif not fault.struck:
             return self._count_up(fault, row, progress, now_ns, dt_seconds)
         return []
@@ -51,7 +57,8 @@ class Effects:
     ) -> list[Sample]:
         state, node = self.state, fault.node
         rate = fault.strength * progress**2
-        count = float(self.rng.poisson(rate * dt_seconds)) if fault.name != "hbm" else 0.0
+        counted = fault.name not in ("hbm", "ssd")
+        count = float(self.rng.poisson(rate * dt_seconds)) if counted else 0.0
         if fault.name == "nvlink":
             state.nvlink_crc[row] += count
         elif fault.name == "dimm":
@@ -63,8 +70,14 @@ class Effects:
                 return [self._event(fault, "edac", "ce", text, 1.0, now_ns, "DIMM_A1")]
         elif fault.name == "ib_link":
             state.ib_symbol[node] += count
+        elif fault.name == "ssd":
+            while fault.carry < np.floor(rate):
+                fault.carry += 1
+                state.disk_media_errors[node] += 1
+            state.disk_spare[node] = min(state.disk_spare[node], 1.0 - 0.8 * progress**2)
         elif fault.name == "hbm":
-            state.ecc_corrected[row] += float(self.rng.poisson(0.002 * progress * dt_seconds))
+            errors = HBM_ERRORS_PER_SECOND * progress * dt_seconds
+            state.ecc_corrected[row] += float(self.rng.poisson(errors))
             events = []
             while fault.carry < np.floor(rate):
                 fault.carry += 1
@@ -114,6 +127,18 @@ class Effects:
             state.fan_stopped[node] = True
             text = "Fan FAN3 | Lower Critical going low"
             return [self._event(fault, "sel", "fan", text, 2.0, fault.onset_ns, "FAN3")]
+        if fault.name == "psu":
+            state.supply_failed[node] = True
+            text = f"Power Supply {SUPPLY} | Failure detected | Asserted"
+            return [
+                self._event(fault, "sel", "power_supply_failure", text, 3.0, fault.onset_ns, SUPPLY)
+            ]
+        if fault.name == "ssd":
+            state.readonly[node] = True
+            text = "EXT4-fs (nvme0n1p2): Remounting filesystem read-only"
+            return [
+                self._event(fault, "filesystem", "readonly", text, 3.0, fault.onset_ns, "nvme0n1p2")
+            ]
         state.down[node] = True  # host, dimm: nothing is heard any more
         if fault.name == "dimm":
             state.edac_uncorrected[node] += 1
@@ -121,6 +146,20 @@ class Effects:
             text = "mce: [Hardware Error]: Machine check events logged"
             return [self._event(fault, "mce", "uncorrected", text, 3.0, fault.onset_ns, "DIMM_A1")]
         return []
+
+    def supply_warning(self, node: int, time_ns: int) -> Sample:
+        """The BMC's log foresees the failure of a power supply."""
+        text = f"Power Supply {SUPPLY} | Predictive failure | Asserted"
+        name = self.node_name(node)
+        return event(
+            name,
+            "sel",
+            "power_supply_predictive",
+            time_ns,
+            text=text,
+            severity=2.0,
+            device=SUPPLY,
+        )
 
     def xid(self, fault: Fault, code: int, time_ns: int) -> Sample:
         """An XID line of the fault's GPU."""

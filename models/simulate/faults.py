@@ -41,6 +41,8 @@ CLASSES: dict[str, FaultClass] = {
         FaultClass("dimm", "node", "memory", "main memory errors grow, then stop the host"),
         FaultClass("ib_link", "node", "link", "InfiniBand errors grow, then the link is down"),
         FaultClass("fan", "node", "chassis", "a fan slows down and stops"),
+        FaultClass("psu", "node", "chassis", "a power supply fails", stops_jobs=False),
+        FaultClass("ssd", "node", "disk", "a disk gives errors, then is read-only"),
     )
 }
 

@@ -15,7 +15,8 @@ import numpy as np
 from collectors.events import event, spaced
 from collectors.sample import Sample, Tags, sample
 from models.simulate import kernel_text
-from models.simulate.benign import BenignSchedule, Happening
+from models.simulate.benign import BURSTS, BenignSchedule, Happening
+from models.simulate.bursts import Bursts
 from models.simulate.effects import Effects
 from models.simulate.faults import CLASSES, DAY_NS, HOUR_NS, Fault, Schedule, Truth, draw_fault
 from models.simulate.hardware import PROFILES, Hardware
@@ -67,6 +68,7 @@ class Fleet:
         self.state.boot_seconds[:] = start_ns / 1e9 - self.rng.uniform(1, 60, nodes) * 86400
         self.jobs = Jobs(self.scenario.workload, nodes, self.gpus, seed)
         self.effects = Effects(self.state, lambda node: self.names[node], self.rng)
+        self.bursts = Bursts(self.state, self.scenario.faults, self.rng)
         self.uuids = [
             _uuid(f"{seed}/{name}/{gpu}") for name in self.names for gpu in range(self.gpus)
         ]
@@ -169,7 +171,7 @@ class Fleet:
     def tables(self, now_ns: int, *, slow: bool = True) -> tuple[list[Table], list[Sample]]:
         """Moves on to ``now_ns``; returns the tables and the events since the last call.
 
-        ``slow`` False leaves out ib_port and bmc, which are read less often.
+        ``slow`` False leaves out ib_port, disk and bmc, which are read less often.
         """
         dt_seconds = max(0.0, (now_ns - self.now_ns) / 1e9)
         events = self._advance(now_ns, dt_seconds)
@@ -186,8 +188,11 @@ class Fleet:
         if slow:
             traffic = per_node * 2e10 * dt_seconds
             tables.append(self.readings.ports(now_ns, traffic, heard))
+            tables.append(self.readings.disk(now_ns, heard))
             tables += self.readings.bmc(now_ns, self.rng)
-        if self.inventory_ns < 0 or now_ns - self.inventory_ns >= HOUR_NS:
+        # A history is read from its start; who listens to the demo may have come later.
+        every_ns = DAY_NS if self.operator else HOUR_NS
+        if self.inventory_ns < 0 or now_ns - self.inventory_ns >= every_ns:
             self.inventory_ns = now_ns
             events += self._inventory(now_ns, np.flatnonzero(heard & nvml).tolist())
         return tables, spaced(events)
@@ -209,6 +214,7 @@ class Fleet:
         events += self._benign(now_ns)
         state.heat_factor[:] = 1.0
         state.fan_loss[:] = 0.0
+        self.bursts.step(now_ns, dt_seconds)
         for fault in list(self.faults):
             events += self.effects.grow(fault, now_ns, dt_seconds)
             if not fault.struck and fault.onset_ns <= now_ns:
@@ -273,6 +279,9 @@ class Fleet:
         rows = slice(node * self.gpus, (node + 1) * self.gpus)
         self.state.remap_failed[rows] = 0.0  # a card with a failed remap is replaced
         self.state.fan_stopped[node] = False
+        self.state.supply_failed[node] = False
+        self.state.disk_media_errors[node] = 0.0  # a disk or a supply that failed is replaced
+        self.state.disk_spare[node] = 1.0
         self._reboot(node, now_ns, REBOOT_SECONDS)
         self.mended.add(self.names[node])
         if self.operator:
@@ -296,6 +305,10 @@ class Fleet:
                 until_ns = one.time_ns + int(one.seconds * SECOND_NS)
                 target = self.deaf_until_ns if one.whole_agent else self.blind_until_ns
                 target[node] = max(int(target[node]), until_ns)
+            elif one.what in BURSTS:
+                self.bursts.begin(one)
+            elif one.what == "supply_warning":
+                events.append(self.effects.supply_warning(node, one.time_ns))
             elif one.what in ("reboot", "rollout"):
                 reason = "planned: reboot" if one.what == "reboot" else "planned: driver roll-out"
                 events += self._slurm(node, one.time_ns, "reboot", reason)

@@ -96,6 +96,14 @@ class Readings:
         self.inlet_tags = tuple(
             (("kind", "celsius"), ("node", name), ("sensor", "Inlet Temp")) for name in node_tags
         )
+        self.supply_tags = [
+            tuple(
+                (("kind", "state"), ("node", name), ("sensor", f"PSU{supply} Status"))
+                for name in node_tags
+            )
+            for supply in (1, 2)
+        ]
+        self.disk_tags = tuple((("device", "nvme0"), ("node", name)) for name in node_tags)
         self.bytes_moved = np.zeros(state.nodes)
 
     def gpu(self, now_ns: int, memory_ratio: Floats, heard: Flags) -> Table:
@@ -172,7 +180,7 @@ class Readings:
             "load_1m": np.round(cpu_load, 2),
             "blocked_processes": zero,
             "oom_kills_total": zero,
-            "filesystem_readonly": zero,
+            "filesystem_readonly": state.readonly * 1.0,
             "pressure_cpu_ratio": np.round(cpu_load / 400, 4),
         }
         rows = np.flatnonzero(heard & ~state.down)
@@ -214,25 +222,51 @@ class Readings:
         rows = np.flatnonzero(heard & ~state.down)
         return Table("ib_port", now_ns, self.port_tags, fields, rows)
 
+    def disk(self, now_ns: int, heard: Flags) -> Table:
+        """The ``disk`` measurement, one drive a node."""
+        state = self.state
+        fields: dict[str, Floats] = {
+            "critical_warning": (state.disk_spare < 0.3) * 1.0,  # bit 1: spare low
+            "media_errors_total": state.disk_media_errors.copy(),
+            "available_spare_ratio": np.round(state.disk_spare, 2),
+            "percentage_used_ratio": np.round(state.disk_wear, 2),
+            "temperature_celsius": np.round(state.inlet_celsius(now_ns) + 14),
+        }
+        rows = np.flatnonzero(heard & ~state.down)
+        return Table("disk", now_ns, self.disk_tags, fields, rows)
+
     def bmc(self, now_ns: int, rng: np.random.Generator) -> list[Table]:
-        """The ``bmc`` measurement: inlet and four fans. A BMC answers when the host is down."""
+        """The ``bmc`` measurement: inlet, four fans, two power supplies.
+
+        A BMC answers when the host is down. Fans turn faster when the GPUs draw more.
+        """
         state = self.state
         everyone = np.arange(state.nodes)
-        good = np.zeros(state.nodes)
-        tables = [
-            Table(
-                "bmc",
-                now_ns,
-                self.inlet_tags,
-                {"value": np.round(state.inlet_celsius(now_ns)), "critical": good},
-                everyone,
-            )
-        ]
+        good, there = np.zeros(state.nodes), np.ones(state.nodes)
+        inlet: dict[str, Floats] = {
+            "value": np.round(state.inlet_celsius(now_ns)),
+            "critical": good,
+            "present": there,
+        }
+        tables = [Table("bmc", now_ns, self.inlet_tags, inlet, everyone)]
+        for tags, failed in zip(self.supply_tags, (good > 0, state.supply_failed), strict=True):
+            supply: dict[str, Floats] = {
+                "value": np.full(state.nodes, np.nan),
+                "critical": failed * 1.0,
+                "present": there,
+            }
+            tables.append(Table("bmc", now_ns, tags, supply, everyone))
+        power = state.power.reshape(state.nodes, state.gpus).mean(axis=1)
+        wanted = 6000 + 4000 * power / state.hardware.power_limit_watts
         for number, tags in enumerate(self.fan_tags, start=1):
-            speed = 9000 + 40 * rng.standard_normal(state.nodes)
+            speed = wanted + 40 * rng.standard_normal(state.nodes)
             if number == 3:
                 speed = np.where(state.fan_stopped, 0.0, speed * (1 - state.fan_loss))
             critical = (speed < 1000) * 1.0
-            fields: dict[str, Floats] = {"value": np.round(speed / 10) * 10, "critical": critical}
+            fields: dict[str, Floats] = {
+                "value": np.round(speed / 10) * 10,
+                "critical": critical,
+                "present": there,
+            }
             tables.append(Table("bmc", now_ns, tags, fields, everyone))
         return tables

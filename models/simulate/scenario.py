@@ -54,6 +54,16 @@ class Benign(_Strict):
     monitoring_gap_median_minutes: Parameter
     driver_rollout_interval_days: Parameter
     harmless_remaps_per_1000_gpu_days: Parameter
+    harmless_edac_bursts_per_1000_node_days: Parameter
+    harmless_symbol_bursts_per_1000_node_days: Parameter
+    harmless_nvlink_bursts_per_1000_gpu_days: Parameter
+    harmless_ecc_bursts_per_1000_gpu_days: Parameter
+    harmless_fan_dips_per_1000_node_days: Parameter
+    harmless_burst_median_hours: Parameter
+    harmless_burst_log_sigma: Parameter
+    harmless_burst_strength: Parameter
+    harmless_single_errors_per_1000_entity_days: Parameter
+    harmless_supply_warnings_per_1000_node_days: Parameter
     harmless_warm_cards_share: Parameter
     harmless_warm_strength: Parameter
 

@@ -75,7 +75,14 @@ class State:
         self.ib_down: Flags = np.zeros(nodes, bool)
         self.ib_downed: Floats = np.zeros(nodes)
         self.fan_stopped: Flags = np.zeros(nodes, bool)
+        self.supply_failed: Flags = np.zeros(nodes, bool)
+        self.readonly: Flags = np.zeros(nodes, bool)
+        self.disk_media_errors: Floats = (rng.random(nodes) < 0.01) * 1.0
+        self.disk_spare: Floats = np.ones(nodes)
+        self.disk_wear: Floats = rng.uniform(0.0, 0.3, nodes)
         self.boot_seconds: Floats = np.zeros(nodes)
+        per_second = scenario.benign.harmless_single_errors_per_1000_entity_days.value / 86.4e6
+        self.singles_per_second = per_second
 
     def inlet_celsius(self, now_ns: int) -> Floats:
         """Inlet air per node: the room's daily wave, racks out of phase, and the node."""
@@ -107,8 +114,14 @@ class State:
         share = -math.expm1(-dt_seconds / THERMAL_SECONDS)
         self.temperature = self.temperature + share * (target - self.temperature)
         self.energy = self.energy + self.power * dt_seconds
-        corrected = rng.random(len(load)) < 2e-9 * dt_seconds
-        self.ecc_corrected = self.ecc_corrected + corrected
+        # Single errors that mean nothing, on every part that counts errors.
+        likely = self.singles_per_second * dt_seconds
+        gpus = rng.random((2, len(load))) < likely
+        self.ecc_corrected = self.ecc_corrected + gpus[0]
+        self.nvlink_crc = self.nvlink_crc + gpus[1]
+        nodes = rng.random((2, self.nodes)) < likely
+        self.edac_corrected = self.edac_corrected + nodes[0]
+        self.ib_symbol = self.ib_symbol + nodes[1]
 
     def reboot(self, node: int, now_ns: int) -> None:
         """What a restart of the node resets: volatile counters, losses, pending remaps."""
@@ -125,5 +138,6 @@ class State:
             count[node] = 0.0
         self.ib_downed[node] = 0.0
         self.ib_down[node] = False
+        self.readonly[node] = False
         self.down[node] = False
         self.boot_seconds[node] = now_ns / 1e9
