@@ -9,10 +9,10 @@ neither loses one nor tells one again.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from pydantic import Field
 
@@ -93,17 +93,41 @@ class Reading:
     jobs: Mapping[str, Job] = field(default_factory=dict)
 
 
+class Reads(Protocol):
+    """How the source reads: ``collectors.slurm_reader.SlurmReader``, or what stands in for it."""
+
+    reads_total: int
+
+    def nodes(
+        self, names: Iterable[str] | None = None, deadline_seconds: float = 10.0
+    ) -> tuple[Nodes, list[Problem]]:
+        """All nodes, or those of ``names`` that exist. Raises SlurmTrouble."""
+        ...
+
+    def jobs(self, deadline_seconds: float = 10.0) -> dict[str, Job]:
+        """The jobs that hold nodes, by id. Raises SlurmTrouble."""
+        ...
+
+
 class SlurmSource:
     """See the module. ``latest`` is None until a first cycle has gone well."""
 
     name = NAME
 
-    def __init__(self, options: Options, context: Context, runner: Runner | None = None) -> None:
+    def __init__(
+        self,
+        options: Options,
+        context: Context,
+        runner: Runner | None = None,
+        reader: Reads | None = None,
+    ) -> None:
         self.period_seconds = options.period_seconds
         self.deadline_seconds = options.deadline_seconds
         self.latest: Reading | None = None
         self._jobs = options.jobs
-        self.reader = SlurmReader(Tools(options.conf, options.binaries), runner or Runner())
+        self.reader: Reads = reader or SlurmReader(
+            Tools(options.conf, options.binaries), runner or Runner()
+        )
         self._memory = context.state_dir / "slurm-nodes.json"
         self._known: dict[str, dict[str, Any]] | None = None
 

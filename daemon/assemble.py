@@ -1,16 +1,12 @@
-"""Puts a head together from its configuration: the Slurm source, the adapter, the listeners."""
+"""Opens a head's ears: its gateway, page and operator's socket, as configured."""
 
 from __future__ import annotations
 
 import gc
 import ssl
-from pathlib import Path
 
 from aiohttp import web
 
-from collectors import slurm
-from collectors.command import Runner
-from collectors.sample import Context
 from daemon.config import Config
 from daemon.gateway import Gateway, TokenSource, routes
 from daemon.head import Head
@@ -18,20 +14,6 @@ from daemon.headview import HeadEyes
 from daemon.listen import Address, ListenError, Listeners
 from daemon.page.app import PageOptions, operator_app, page_app
 from daemon.scrape import scrape_routes
-from daemon.slurm.adapter import SlurmAdapter
-from daemon.slurm.cli import CliAdapter
-
-
-def make_slurm_source(config: Config, state_dir: Path) -> slurm.SlurmSource:
-    """The source that reads node states and jobs."""
-    folder = state_dir / "slurm"
-    folder.mkdir(parents=True, exist_ok=True)
-    return slurm.SlurmSource(config.slurm, Context("", folder))
-
-
-def make_adapter(config: Config) -> SlurmAdapter:
-    """The adapter that writes to Slurm."""
-    return CliAdapter(config.slurm, Runner())
 
 
 async def open_ears(
@@ -44,7 +26,9 @@ async def open_ears(
     scrape = scrape_routes(head)
     app = web.Application()
     app.add_routes(routes(gateway))
-    gate = await listeners.open_tcp(app, Address.parse(config.head.listen), _tls(config))
+    gate = await listeners.open_tcp(
+        app, Address.parse(config.head.listen), _tls(config), config.gateway.connections
+    )
     page = None
     if config.page.enabled:
         options = page_options(config)

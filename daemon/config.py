@@ -25,6 +25,7 @@ from daemon.limits import Limits
 from daemon.listen import Address
 from daemon.page.guard import is_loopback
 from daemon.settings import ConfigError, Fault, Section, load
+from daemon.slurm.lease import HOLDS_SHARE, LeaseOptions
 from daemon.sources import AgentSources, HeadSources
 from daemon.store.influx_options import InfluxOptions
 from daemon.store.options import StoreOptions
@@ -101,6 +102,8 @@ class HeadSection(Section):
     # How often what the watch knows is written down.
     checkpoint_seconds: float = Field(default=60.0, ge=1, le=3600)
     sources: HeadSources = HeadSources()
+    # Two heads: both mount state_dir and the lease; one acts, the other stands by.
+    lease: LeaseOptions = LeaseOptions()
 
     @field_validator("listen")
     @classmethod
@@ -186,6 +189,16 @@ def _head_faults(config: Config) -> Iterator[Fault]:
         yield Fault("head.key_file", "certificate_file and key_file belong together")
     if head.client_ca_file is not None and head.certificate_file is None:
         yield Fault("head.client_ca_file", "needs certificate_file and key_file too")
+    if config.slurm.adapter == "rest" and not config.slurm.rest_url:
+        yield Fault("slurm.rest_url", "is required: slurm.adapter is rest (http://host:6820)")
+    free_seconds = (1 - HOLDS_SHARE) * head.lease.seconds
+    if head.lease.directory is not None and free_seconds <= config.slurm.deadline_seconds:
+        least = config.slurm.deadline_seconds / (1 - HOLDS_SHARE)
+        yield Fault(
+            "head.lease.seconds",
+            f"must be over {least:g}: a write to Slurm may take slurm.deadline_seconds, and must "
+            "have ended before the other head begins",
+        )
     for name in ("token_file", "password_file", "ca_file"):
         yield from _unreadable(f"influxdb.{name}", getattr(config.influxdb, name))
     yield from _unreadable("alerts.webhook_url_file", config.alerts.webhook_url_file)

@@ -47,6 +47,8 @@ from daemon.policy import Situation, decide
 from daemon.recovery import restore, save
 from daemon.schedule import Schedule
 from daemon.slurm.adapter import SlurmAdapter
+from daemon.slurm.fenced import Fence
+from daemon.slurm.proving import Proving
 from daemon.slurm_desk import SlurmDesk
 from daemon.source_loop import DirectOutlet, SourceLoop
 from daemon.sources import make_all
@@ -102,6 +104,8 @@ class Head:
         speed: float = 1.0,
         rng: random.Random | None = None,
         job_tools: DoesJobSteps | None = None,
+        prover: Proving | None = None,
+        fence: Fence | None = None,
     ) -> None:
         self.config = config
         self.clock = clock
@@ -109,11 +113,13 @@ class Head:
         self.desk = SlurmDesk(slurm, adapter, config.groups, clock.monotonic)
         self.speed = speed
         self.state_dir = config.head.state_dir
-        self.store = Store(store_directory(config), config.store, clock.now_ns)
+        # Why this head must not act, where another one may take over from it.
+        self.fence = fence
+        self.store = Store(store_directory(config), config.store, clock.now_ns, fence=fence)
         self.group = GroupCommit(self.store)
         self.watch = new_watch(config)
         self.ledger = Ledger(self.store.database)
-        self.drains = Drains(adapter, self.ledger, config.policy, config.mode)
+        self.drains = Drains(adapter, self.ledger, config.policy, config.mode, prover=prover)
         # In shadow mode nothing in Slurm is touched, jobs included.
         acts = job_tools is not None and config.mode is not Mode.SHADOW
         self.tender = (

@@ -24,6 +24,8 @@ from daemon.latest import GpuNow, NodeNow
 from daemon.ledger import UnknownCaseError
 from daemon.nodeview import node_view
 from daemon.page.view import (
+    ACTS,
+    STANDS_BY,
     DecisionView,
     Explanation,
     FleetView,
@@ -78,6 +80,7 @@ class HeadEyes:
         heard = sum(1 for name in head.nodes if _heard_ns(head, name) >= heard_since_ns)
         coverage = head.judgement.coverage
         out = ("draining", "drained", "down")
+        why = await asyncio.to_thread(head.fence) if head.fence is not None else ""
         return FleetView(
             time_ns=now_ns,
             cluster=head.config.slurm.cluster,
@@ -109,6 +112,8 @@ class HeadEyes:
             sources=_fleet_sources(head),
             alerts=head.alerts.active(),
             demo=self._demo,
+            role=STANDS_BY if why else ACTS,
+            role_text=why,
         )
 
     def _slurm(self) -> SlurmView:

@@ -98,21 +98,57 @@ def _agent_findings(config: Config, folder: Path) -> list[Finding]:
 
 
 def _head_findings(config: Config, folder: Path) -> list[Finding]:
-    from daemon.assemble import make_adapter, make_slurm_source
     from daemon.points import HEAD_NODE
+    from daemon.reach import make_slurm_source
     from daemon.sources import make_all
 
     source = make_slurm_source(config, folder)
     found = _read_once(source, "")
     if found.ok and source.latest is not None:
         found = Finding("slurm", True, f"{len(source.latest.nodes)} nodes read")
-    adapter = make_adapter(config)
+    polled = make_all(config.head.sources, HEAD_NODE, folder)
+    return [
+        found,
+        *_adapter_findings(config),
+        *_lease_findings(config),
+        *(_read_once(one, HEAD_NODE) for one in polled),
+    ]
+
+
+def _adapter_findings(config: Config) -> list[Finding]:
+    """Which adapter writes to Slurm and why, whether it gets an answer, and what it may do."""
+    from daemon.reach import make_reach
+    from daemon.slurm.adapter import SlurmError
+
+    reach = make_reach(config)
+    adapter = reach.adapter
+    name = f"adapter {adapter.name}"
+    found = [Finding(name, True, f"chosen: {reach.why}")]
     try:
-        said = [Finding(f"adapter {adapter.name}", found.ok, line) for line in adapter.describe()]
+        # One node that does not exist: the shortest question that slurmctld itself answers.
+        adapter.nodes(["tocsin-probe"])
+        found.extend(Finding(name, True, line) for line in adapter.describe())
+    except SlurmError as error:
+        found.append(Finding(name, False, f"{error.kind or 'failed'}: {error}"))
     finally:
         adapter.close()
-    polled = make_all(config.head.sources, HEAD_NODE, folder)
-    return [found, *said, *(_read_once(one, HEAD_NODE) for one in polled)]
+    proof = config.policy.proof
+    if proof.when != "never":
+        asked = f"when {proof.when}: {', '.join(proof.probes) or 'no probe'}"
+        words = asked if reach.prover is not None else f"off in shadow mode ({asked})"
+        found.append(Finding("proof", bool(proof.probes), words))
+    return found
+
+
+def _lease_findings(config: Config) -> list[Finding]:
+    """Who acts, where two heads share the cluster."""
+    from daemon.standby import make_lease
+
+    lease = make_lease(config)
+    if lease is None:
+        return []
+    words = lease.words()
+    return [Finding("lease", "cannot be read" not in words, words)]
 
 
 def _read_once(source: Source, node: str) -> Finding:

@@ -6,19 +6,22 @@ import argparse
 import asyncio
 import signal
 import sys
+import threading
 from pathlib import Path
 
 import structlog
 
 from daemon import __version__
-from daemon.assemble import calm_collector, make_adapter, make_slurm_source, open_ears
+from daemon.assemble import calm_collector, open_ears
 from daemon.clock import SystemClock
 from daemon.config import Config, read
 from daemon.head import Head
 from daemon.listen import ListenError, Listeners
 from daemon.logs import LEVELS, configure
 from daemon.notify import Notifier
-from daemon.slurm.jobs import JobTools
+from daemon.reach import make_reach, make_slurm_source
+from daemon.slurm.lease import Lease
+from daemon.standby import end_at_once, make_lease, stand_by
 from daemon.store.errors import StoreUnavailableError
 from daemon.tokens import TokenFile, TokensError
 from daemon.webhook import WebhookError
@@ -27,7 +30,10 @@ EXAMPLE = """example:
   tocsin run --config /etc/tocsin/tocsin.toml
 
 The mode stands in the file; without one it is shadow: everything is judged and recorded, and
-nothing is written to Slurm."""
+nothing is written to Slurm.
+
+With [head.lease] it stands by while another head acts. A head that loses its lease ends at once,
+with exit code 75, and stands by when it is started again."""
 
 _TOKENS_PERIOD_SECONDS = 15.0
 
@@ -54,36 +60,66 @@ def run(arguments: argparse.Namespace, verb: str) -> int:
 
 
 async def _serve(config: Config) -> None:
-    log = structlog.get_logger("tocsin.head")
     notifier = Notifier()
     stop = asyncio.Event()
+    waits_no_more = threading.Event()
     loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        stop.set()
+        waits_no_more.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, end)
     tokens = TokenFile(config.head.tokens_file)
     loop.add_signal_handler(signal.SIGHUP, tokens.refresh)
+    heart = asyncio.create_task(_beat(notifier, tokens))
+    lease = make_lease(config)
+    try:
+        if lease is None:
+            await _act(config, notifier, tokens, stop, None)
+        elif await stand_by(lease, config, waits_no_more, notifier.ready):
+            lease.keep(lambda: end_at_once(lease))
+            try:
+                await _act(config, notifier, tokens, stop, lease)
+            finally:
+                await asyncio.to_thread(lease.give_up)
+    finally:
+        notifier.stopping()
+        heart.cancel()
+
+
+async def _act(
+    config: Config,
+    notifier: Notifier,
+    tokens: TokenFile,
+    stop: asyncio.Event,
+    lease: Lease | None,
+) -> None:
+    """The head itself, until ``stop``."""
+    log = structlog.get_logger("tocsin.head")
     log.info("head_opens", version=__version__, state=str(config.head.state_dir))
     calm_collector()
+    fence = lease.held if lease is not None else None
+    reach = make_reach(config, fence)
+    log.info("slurm_adapter", adapter=reach.adapter.name, why=reach.why)
     head = Head(
         config,
         clock=SystemClock(),
-        adapter=make_adapter(config),
+        adapter=reach.adapter,
         slurm=make_slurm_source(config, config.head.state_dir),
-        job_tools=JobTools(config.slurm),
+        job_tools=reach.job_tools,
+        prover=reach.prover,
+        fence=fence,
     )
     listeners = Listeners()
-    heart: asyncio.Task[None] | None = None
     try:
         await head.start()
         gate, page = await open_ears(head, config, tokens, listeners)
         log.info("head_listens", gateway=str(gate), page=str(page or ""))
         notifier.ready(f"{config.mode.value} mode, {len(head.nodes)} nodes")
-        heart = asyncio.create_task(_beat(notifier, tokens))
         await stop.wait()
     finally:
-        notifier.stopping()
-        if heart is not None:
-            heart.cancel()
         await listeners.close()
         await head.stop()
 

@@ -36,12 +36,14 @@ def run(arguments: argparse.Namespace, verb: str) -> int:
 
 
 def lines(fleet: dict[str, Any]) -> list[str]:
-    """The status as people read it."""
+    """The status as people read it; a standby can say no more than that it stands by."""
+    head = f"{fleet['cluster']}: tocsin {fleet['version']} in {fleet['mode']} mode"
+    if "nodes" not in fleet:
+        return [f"{head}: STANDS BY, {fleet['role_text']}"]
     slurm = fleet["slurm"]
     states = ", ".join(f"{count} {state}" for state, count in fleet["states"].items() if count)
     out = [
-        f"{fleet['cluster']}: tocsin {fleet['version']} in {fleet['mode']} mode, "
-        f"up {span(fleet['uptime_seconds'])}",
+        f"{head}, up {span(fleet['uptime_seconds'])}",
         f"nodes    {fleet['nodes']} ({states or 'none known'}); "
         f"{fleet['gpus']} GPUs, {fleet['gpus_out_of_service']} out of service",
         f"drains   {fleet['drains_ours']} held by tocsin (at most {fleet['drains_cap']}), "
@@ -54,6 +56,8 @@ def lines(fleet: dict[str, Any]) -> list[str]:
         f"store    {fleet['store']}",
         f"model    {fleet['model']}, horizon {span(fleet['horizon_seconds'])}",
     ]
+    if fleet.get("role_text"):
+        out.append(f"ROLE     {fleet['role']}, writes nothing: {fleet['role_text']}")
     if fleet["breaker_open"]:
         out.append(f"BREAKER  open, no drains: {fleet['breaker_text']}")
     out.extend(

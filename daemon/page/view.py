@@ -16,6 +16,10 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Protocol
 
+# A head's role, where two share a cluster.
+ACTS = "acts"
+STANDS_BY = "stands by"
+
 
 class UnknownSubject(Exception):
     """No such node, decision or case. The text says what was looked for."""
@@ -95,6 +99,8 @@ class FleetView:
     sources: tuple[SourceView, ...] = ()
     alerts: tuple[AlertView, ...] = ()
     demo: bool = False
+    role: str = ACTS
+    role_text: str = ""  # why it stands by
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from collectors.slurm_nodes import Nodes, NodeState
+from daemon.jobcare import JobStep
 from daemon.proof import Probe
 from daemon.slurm.adapter import Check, Outcome, SlurmAdapter, SlurmUnavailable
 from daemon.slurm.proving import ProofJob, Proving
+from daemon.tend import DoesJobSteps
 
 # Why this head must not write, or empty.
 Fence = Callable[[], str]
@@ -74,6 +76,19 @@ class FencedAdapter:
             return self._fence() or check(node)
 
         return both
+
+
+class FencedJobTools:
+    """The same for what is done for jobs."""
+
+    def __init__(self, tools: DoesJobSteps, fence: Fence) -> None:
+        self._tools = tools
+        self._fence = fence
+
+    def do(self, step: JobStep) -> str:
+        """See DoesJobSteps."""
+        _pass(self._fence)
+        return self._tools.do(step)
 
 
 class FencedProving:

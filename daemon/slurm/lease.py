@@ -33,8 +33,10 @@ RENEW_SHARE = 0.2
 class LeaseOptions(Section):
     """Two heads: where the lease lies, and after how long of silence the other one takes over."""
 
+    # On storage that both heads mount; unset: this head is alone.
     directory: Path | None = None
-    seconds: float = Field(default=30.0, ge=0.2, le=3600)
+    # The other head takes over after so long. Keep 0.4 of it above slurm.deadline_seconds.
+    seconds: float = Field(default=60.0, ge=0.2, le=3600)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,16 @@ class Lease:
             if stop.wait(self._seconds * RENEW_SHARE):
                 return False
         return True
+
+    def words(self) -> str:
+        """Who holds the lease by its file, or why that is not known."""
+        try:
+            mark = self._read()
+        except OSError as error:
+            return f"the lease in {self._directory} cannot be read: {error.strerror}"
+        if not mark.holder:
+            return "nobody holds the lease"
+        return f"{mark.holder} holds the lease"
 
     def _claim(self, epoch: int) -> bool:
         """Takes ``epoch``, if nobody else has; a claim that died half way is passed over."""

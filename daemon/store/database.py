@@ -1,7 +1,8 @@
 """The head's one SQLite file: events, decisions, ledger, audit, labels.
 
 WAL, so that readers never wait for the writer; synchronous=FULL, so that what was committed
-survives a power cut. Each owner makes its own tables with :meth:`Database.define`.
+survives a power cut. Where two heads share the file it is a rollback journal instead. Each owner
+makes its own tables with :meth:`Database.define`.
 
 Source: https://www.sqlite.org/wal.html and https://www.sqlite.org/pragma.html
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,15 @@ Parameters = Sequence[Any] | dict[str, Any]
 class Database:
     """One SQLite file. Safe to use from several threads: each has a connection of its own."""
 
-    def __init__(self, path: Path | str, read_only: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path | str,
+        read_only: bool = False,
+        fence: Callable[[], str] | None = None,
+    ) -> None:
+        """``fence`` answers why this process must not write, where another may take over."""
         self.path = path
+        self._fence = fence
         self.read_only = read_only
         self._local = threading.local()
         self._lock = threading.RLock()
@@ -70,6 +78,9 @@ class Database:
                 return
             connection.execute("BEGIN IMMEDIATE")
             try:
+                # Asked with the write lock in hand: nobody else can begin before this commits.
+                if self._fence is not None and (why := self._fence()):
+                    raise StoreUnavailableError(f"database {self.path}: this head stands by: {why}")
                 yield connection
             except BaseException:
                 connection.rollback()
@@ -122,7 +133,9 @@ class Database:
             )
             connection.row_factory = sqlite3.Row
             if not self.read_only:
-                connection.execute("PRAGMA journal_mode=WAL")
+                # WAL wants shared memory, which two machines do not have.
+                mode = "WAL" if self._fence is None else "TRUNCATE"
+                connection.execute(f"PRAGMA journal_mode={mode}")
             connection.execute("PRAGMA synchronous=FULL")
             connection.execute("PRAGMA foreign_keys=ON")
             connection.execute("PRAGMA wal_autocheckpoint=1000")

@@ -71,8 +71,11 @@ class Store(Reader):
         directory: Path,
         options: StoreOptions | None = None,
         now_ns: Callable[[], int] = time.time_ns,
+        fence: Callable[[], str] | None = None,
     ) -> None:
+        """``fence`` answers why this process must not write, where another may take over."""
         super().__init__(directory)
+        self._fence = fence
         self.now_ns = now_ns
         self.options = options or StoreOptions(directory=directory)
         self.counts = StoreCounts()
@@ -84,9 +87,9 @@ class Store(Reader):
         self._packer = Packer()
         self._closed = False
         self._make_directories()
-        self._lock_file = take_lock(directory)
+        self._lock_file = take_lock(directory, fence)
         try:
-            self.database = Database(directory / "tocsin.sqlite")
+            self.database = Database(directory / "tocsin.sqlite", fence=fence)
             self.event_table = EventTable(self.database)
             self.marks = BatchMarks(self.database)
             self._writer = SegmentWriter(self.spool_directory, self._recover())
@@ -128,6 +131,8 @@ class Store(Reader):
         with self._write_lock:
             if self._closed:
                 raise StoreUnavailableError(f"store {self.directory} is closed")
+            if self._fence is not None and (why := self._fence()):
+                raise StoreUnavailableError(f"store {self.directory}: this head stands by: {why}")
             try:
                 self._writer.append(payload, packer.size_bytes, self.now_ns())
                 self.event_table.add(packer.events)
@@ -290,8 +295,12 @@ class Store(Reader):
         return highest + 1
 
 
-def take_lock(directory: Path) -> int:
-    """Holds the store for this process; close the answer to let go of it."""
+def take_lock(directory: Path, fence: Callable[[], str] | None = None) -> int:
+    """Holds the store for this process; close the answer to let go of it.
+
+    With a ``fence`` that lets us pass, the lock is taken from a process that still holds it: one
+    that is frozen, and that its own fence stops when it wakes up.
+    """
     path = directory / "lock"
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
@@ -301,6 +310,10 @@ def take_lock(directory: Path) -> int:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(handle)
+        if fence is not None and not fence():
+            log.warning("store %s: its lock is taken from a head that stands still", directory)
+            path.replace(directory / "lock.taken")
+            return take_lock(directory)
         raise StoreUnavailableError(
             f"store {directory}: another process has it open; one head writes to a store"
         ) from error

@@ -1,0 +1,59 @@
+"""All with which a head reaches into Slurm, behind one fence where two heads share a cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from collectors.command import Runner
+from collectors.sample import Context
+from collectors.slurm import SlurmSource
+from daemon.config import Config
+from daemon.decisions import Mode
+from daemon.slurm.adapter import SlurmAdapter
+from daemon.slurm.choose import choose
+from daemon.slurm.fenced import Fence, FencedAdapter, FencedJobTools, FencedProving
+from daemon.slurm.jobs import JobTools
+from daemon.slurm.proving import ProofTools, Proving
+from daemon.slurm.reading import AdapterReader
+from daemon.tend import DoesJobSteps
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The adapter with the reason why it was chosen, and what proofs and care for jobs need.
+
+    ``prover`` is None in shadow mode, where no job of ours is ever submitted.
+    """
+
+    adapter: SlurmAdapter
+    why: str
+    prover: Proving | None
+    job_tools: DoesJobSteps
+
+
+def make_reach(config: Config, fence: Fence | None = None) -> Reach:
+    """What ``config`` asks for. Asks Slurm nothing. Raises ValueError where it cannot be."""
+    adapter, why = choose(config.slurm, Runner())
+    job_tools: DoesJobSteps = JobTools(config.slurm, Runner())
+    prover: Proving | None = None
+    if config.mode is not Mode.SHADOW:
+        prover = ProofTools(config.policy.proof, config.slurm, Runner())
+    if fence is not None:
+        adapter = FencedAdapter(adapter, fence)
+        job_tools = FencedJobTools(job_tools, fence)
+        prover = None if prover is None else FencedProving(prover, fence)
+    return Reach(adapter, why, prover, job_tools)
+
+
+def make_slurm_source(config: Config, state_dir: Path) -> SlurmSource:
+    """The source that reads node states and jobs: the same way as the adapter writes."""
+    folder = state_dir / "slurm"
+    folder.mkdir(parents=True, exist_ok=True)
+    adapter, _ = choose(config.slurm, Runner())
+    reader = None
+    if adapter.name == "cli":
+        adapter.close()  # the source has the commands at hand itself
+    else:
+        reader = AdapterReader(adapter)
+    return SlurmSource(config.slurm, Context("", folder), reader=reader)

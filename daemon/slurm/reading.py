@@ -1,0 +1,48 @@
+"""Reads nodes for the ``slurm`` source through an adapter, where Slurm's commands are not here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from collectors.sample import Problem
+from collectors.slurm_nodes import Nodes
+from collectors.slurm_reader import MISSING, Job, SlurmTrouble
+from daemon.slurm.adapter import SlurmAdapter, SlurmError
+
+
+class AdapterReader:
+    """What ``collectors.slurm_reader.SlurmReader`` does, by an adapter of its own.
+
+    The adapter's own deadline holds. Not for use from two threads at once.
+    """
+
+    def __init__(self, adapter: SlurmAdapter) -> None:
+        self._adapter = adapter
+        self.reads_total = 0
+
+    def nodes(
+        self, names: Iterable[str] | None = None, deadline_seconds: float = 10.0
+    ) -> tuple[Nodes, list[Problem]]:
+        """All nodes, or those of ``names`` that exist. Raises SlurmTrouble."""
+        del deadline_seconds
+        self.reads_total += 1
+        try:
+            nodes = self._adapter.nodes(names)
+        except SlurmError as error:
+            raise SlurmTrouble(error.kind, str(error)) from error
+        if not nodes and names is None:
+            raise SlurmTrouble("garbage", f"{self._adapter.name} gives no nodes")
+        return nodes, []
+
+    def jobs(self, deadline_seconds: float = 10.0) -> dict[str, Job]:
+        """Jobs are read by Slurm's own commands only. Raises SlurmTrouble, which says so."""
+        del deadline_seconds
+        raise SlurmTrouble(
+            MISSING,
+            f"{self._adapter.name} reads no jobs: install Slurm's commands, or set slurm.jobs = "
+            "false",
+        )
+
+    def close(self) -> None:
+        """Lets the adapter go."""
+        self._adapter.close()
