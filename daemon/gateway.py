@@ -28,6 +28,7 @@ from collectors.sample import Sample
 from daemon import __version__
 from daemon.admission import Admission, AdmissionOptions, cut
 from daemon.clock import Clock
+from daemon.door import DoorOptions
 from daemon.gateway_answers import RefusedError, partial_write
 from daemon.rates import Rate, Rates
 from daemon.settings import Section
@@ -58,6 +59,7 @@ class GatewayOptions(Section):
     pending_samples_limit: int = Field(default=400_000, ge=1)
     retry_after_seconds: float = Field(default=5.0, gt=0)
     client_certificates: bool = False
+    connections: DoorOptions = DoorOptions()
     admission: AdmissionOptions = AdmissionOptions()
 
 

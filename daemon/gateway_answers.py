@@ -34,7 +34,10 @@ class RefusedError(Exception):
             headers["Retry-After"] = str(max(1, round(self.retry_after_seconds)))
         if self.status == 401:
             headers["WWW-Authenticate"] = 'Token realm="tocsin"'
-        return web.json_response(body, status=self.status, headers=headers)
+        answer = web.json_response(body, status=self.status, headers=headers)
+        if self.status == 401:
+            answer.force_close()  # who has no token keeps no connection
+        return answer
 
 
 def partial_write(problems: list[LineProblem], kept: int) -> RefusedError:

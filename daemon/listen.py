@@ -19,6 +19,8 @@ from pathlib import Path
 import structlog
 from aiohttp import web
 
+from daemon.door import Door, DoorOptions, Guarded
+
 log = structlog.get_logger("tocsin.listen")
 
 # A kept connection costs a file and a few KiB; agents come each few seconds.
@@ -56,30 +58,38 @@ class Listeners:
 
     def __init__(self) -> None:
         self._runners: list[web.AppRunner] = []
+        self._servers: list[asyncio.Server] = []
+        self.doors: list[Door] = []
         self._sockets: list[Path] = []
 
     async def open_tcp(
-        self, app: web.Application, address: Address, tls: ssl.SSLContext | None = None
+        self,
+        app: web.Application,
+        address: Address,
+        tls: ssl.SSLContext | None = None,
+        bounds: DoorOptions | None = None,
     ) -> Address:
         """Serves ``app`` at ``address``; gives back the address with its real port."""
         runner = await self._runner(app)
-        site = web.TCPSite(
-            runner,
-            address.host,
-            address.port,
-            ssl_context=tls,
-            backlog=BACKLOG,
-            reuse_address=True,
-        )
+        handler = runner.server
+        assert handler is not None
+        door = Door(bounds or DoorOptions(), str(address))
         try:
-            await site.start()
+            server = await asyncio.get_running_loop().create_server(
+                lambda: Guarded(door, handler, tls),
+                address.host,
+                address.port,
+                backlog=BACKLOG,
+                reuse_address=True,
+            )
         except OSError as error:
             raise ListenError(
                 f"cannot listen on {address}: {error.strerror or error}; "
                 "is another head running, or the port taken? (ss -ltnp)"
             ) from error
-        port = runner.addresses[0][1] if runner.addresses else address.port
-        return Address(address.host, port)
+        self._servers.append(server)
+        self.doors.append(door)
+        return Address(address.host, server.sockets[0].getsockname()[1])
 
     async def open_unix(self, app: web.Application, path: Path, group: str) -> None:
         """Serves ``app`` on a unix socket that its owner and ``group`` may open."""
@@ -105,6 +115,11 @@ class Listeners:
 
     async def close(self) -> None:
         """Ends every listener; answers under way get a few seconds."""
+        for server in self._servers:
+            server.close()
+        for door in self.doors:
+            door.close()
+        self._servers.clear()
         for runner in reversed(self._runners):
             await runner.cleanup()
         self._runners.clear()

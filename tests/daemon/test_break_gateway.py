@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -114,3 +115,11 @@ async def test_what_the_decoder_remembers_is_bounded_in_bytes(head: Head) -> Non
         await post(head, f"m,node=n1 {'y' * 30_000}{number}=1")
     kept = sum(map(len, decoder._heads)) + sum(len(w) for ws in decoder._layouts for w in ws)
     assert kept < 20_000
+
+
+async def test_who_has_no_token_keeps_no_connection(head: Head) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", head.port)
+    writer.write(b"POST /api/v2/write HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
+    said = await asyncio.wait_for(reader.read(), 10)  # to its end
+    assert said.startswith(b"HTTP/1.1 401")
+    writer.close()
