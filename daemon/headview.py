@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, TypeVarTuple
 
 from collectors.slurm_nodes import NodeState
@@ -17,12 +17,12 @@ from daemon import __version__
 from daemon.cases import Case, LedgerView
 from daemon.clock import NANOSECONDS
 from daemon.decisions import Action, Decision
-from daemon.drains import RefusedError
 from daemon.explain import decision_view, of_case, of_node, timeline
 from daemon.head import Head
 from daemon.latest import GpuNow, NodeNow
 from daemon.ledger import UnknownCaseError
 from daemon.nodeview import node_view
+from daemon.operators import OperatorWords
 from daemon.page.view import (
     ACTS,
     STANDS_BY,
@@ -32,7 +32,6 @@ from daemon.page.view import (
     GpuView,
     NodeDetail,
     NodeView,
-    Refused,
     SeriesView,
     SlurmView,
     SourceView,
@@ -43,9 +42,7 @@ from daemon.points import HEAD_NODE
 from daemon.policy import explain_node
 from daemon.schema import metric_of
 from daemon.series import series_of
-from daemon.slurm.adapter import SlurmError
 from daemon.store.merge import ROLLUP_NS
-from daemon.words import word_samples
 from models.voices import Fact, Risk
 
 Result = TypeVar("Result")
@@ -57,11 +54,11 @@ TIMELINE_LIMIT = 200
 _CASE_BEFORE_NS = 3_600 * NANOSECONDS
 
 
-class HeadEyes:
+class HeadEyes(OperatorWords):
     """``HeadView`` over a Head."""
 
     def __init__(self, head: Head, *, demo: bool = False) -> None:
-        self._head = head
+        super().__init__(head)
         self._demo = demo
 
     # ---- at a glance --------------------------------------------------------------------
@@ -349,76 +346,6 @@ class HeadEyes:
                 head.store.events(name, since_ns=since_ns, limit=TIMELINE_LIMIT),
             )
         )
-
-    # ---- operators' words ---------------------------------------------------------------
-
-    async def approve(self, case: str, user: str) -> str:
-        """Yes to a waiting drain; judged and written at once."""
-        found = await self._word(self._head.drains.approve, case, user)
-        self._head.wake()
-        if found.state == "proposed":
-            return f"{found.node}: case {found.id[:4]} has your yes; another person's is needed too"
-        seen = any(one.id == found.id for one in self._head.decisions)
-        if not seen:
-            return f"{found.node}: case {found.id[:4]} approved, but its cause is not seen now"
-        return f"{found.node}: case {found.id[:4]} approved; it is drained when every guard passes"
-
-    async def deny(self, case: str, user: str) -> str:
-        """No to a waiting drain."""
-        found = await self._word(self._head.drains.deny, case, user)
-        return f"{found.node}: case {found.id[:4]} denied; this cause will not drain it"
-
-    async def resume(self, node: str, user: str) -> str:
-        """Lifts our own drain."""
-        self._known(node)
-        returned = await self._word(self._head.drains.resume, node, user)
-        # Until Slurm is read again the node would look drained, and a new fault refused.
-        await self._hand(self._head.desk.read_again, [node])
-        await self._head.returned([returned])
-        return f"{node} is back in service"
-
-    async def lock(self, node: str, user: str, locked: bool) -> str:
-        """Locks a node against tocsin, or unlocks it."""
-        self._known(node)
-        act = self._head.drains.lock if locked else self._head.drains.unlock
-        await self._word(act, node, user)
-        return f"{node} is {'locked: tocsin will not drain it' if locked else 'unlocked'}"
-
-    async def close_breaker(self, user: str) -> str:
-        """Lets drains through again."""
-        await self._word(self._head.drains.close_breaker, user)
-        return "the breaker is closed: drains may go on"
-
-    async def verdict(self, case: str, right: bool, user: str) -> str:
-        """Whether a decision was right."""
-        found = await self._word(self._head.drains.verdict, case, right, user)
-        await self._head.intake.keep(word_samples(found, right, self._head.clock.now_ns()))
-        return f"{found.node}: case {found.id[:4]} recorded as {'right' if right else 'wrong'}"
-
-    # ---- inside -------------------------------------------------------------------------
-
-    async def _word(self, act: Callable[..., Any], *arguments: Any) -> Any:
-        """One operator's word, in the hand thread, its refusals in the API's words."""
-        try:
-            now_ns = self._head.clock.now_ns()
-            return await self._hand(lambda: act(*arguments, now_ns))
-        except UnknownCaseError as error:
-            raise UnknownSubject(str(error)) from error
-        except (RefusedError, SlurmError) as error:
-            raise Refused(str(error)) from error
-        finally:
-            await self._hand(self._head.look_at_ledger)
-
-    async def _hand(
-        self, function: Callable[[*Arguments], Result], *arguments: *Arguments
-    ) -> Result:
-        return await self._head.by_hand(function, *arguments)
-
-    def _known(self, name: str) -> NodeState:
-        node = self._head.nodes.get(name)
-        if node is None:
-            raise UnknownSubject(f"Slurm has no node {name}; tocsin nodes lists what it has")
-        return node
 
 
 def _grid_order(item: tuple[str, NodeState]) -> tuple[object, ...]:

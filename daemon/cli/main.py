@@ -29,6 +29,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "approve": ("operator", "say yes to a proposed drain"),
     "deny": ("operator", "say no to a proposed drain"),
     "resume": ("operator", "give a node that tocsin drained back to Slurm"),
+    "prove": ("operator", "test a node that tocsin drained, by a job inside a reservation"),
     "lock": ("operator", "keep tocsin's hands off a node until it is unlocked"),
     "unlock": ("operator", "let tocsin judge a locked node again"),
     "verdict": ("operator", "say whether a decision was right: true or false"),

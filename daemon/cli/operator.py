@@ -1,4 +1,4 @@
-"""An operator's word: approve, deny, resume, lock, unlock, verdict, breaker.
+"""An operator's word: approve, deny, resume, prove, lock, unlock, verdict, breaker.
 
 The head learns the user from the socket's peer credentials, never from the command line.
 """
@@ -16,6 +16,7 @@ EXAMPLES = {
     "approve": "  tocsin approve 9f2c          drain the node of case 9f2c",
     "deny": "  tocsin deny 9f2c             leave the node of case 9f2c in service",
     "resume": "  tocsin resume gpu-0017       lift tocsin's own drain; others' drains are refused",
+    "prove": "  tocsin prove gpu-0017        test it; policy.proof says by what, and what follows",
     "lock": "  tocsin lock gpu-0017         no drain by tocsin until: tocsin unlock gpu-0017",
     "unlock": "  tocsin unlock gpu-0017       let tocsin judge it again",
     "verdict": "  tocsin verdict 9f2c true     the drain of case 9f2c was right",

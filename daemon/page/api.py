@@ -10,7 +10,7 @@ GET   /api/v1/series?node=&measurement=&field=&minutes=&points=
 GET   /api/v1/explain/SUBJECT             Explanation of a node or of a decision's id
 POST  /api/v1/approve/ID, deny/ID         {text}
 POST  /api/v1/verdict/ID                  {text}; the body is {"right": true} or false
-POST  /api/v1/resume/NODE                 {text}; also lock/NODE and unlock/NODE
+POST  /api/v1/resume/NODE                 {text}; also prove/NODE, lock/NODE and unlock/NODE
 POST  /api/v1/breaker/close               {text}
 ====  ==================================  ==================================================
 
@@ -119,6 +119,7 @@ class Api:
             web.post("/api/v1/deny/{name}", self.deny),
             web.post("/api/v1/verdict/{name}", self.verdict),
             web.post("/api/v1/resume/{name}", self.resume),
+            web.post("/api/v1/prove/{name}", self.prove),
             web.post("/api/v1/lock/{name}", self.lock),
             web.post("/api/v1/unlock/{name}", self.unlock),
             web.post("/api/v1/breaker/close", self.close_breaker),
@@ -188,6 +189,10 @@ class Api:
     async def resume(self, request: web.Request) -> web.Response:
         """Lifts our own drain."""
         return reply({"text": await self._head.resume(subject(request), user(request))})
+
+    async def prove(self, request: web.Request) -> web.Response:
+        """Tests a node that we hold."""
+        return reply({"text": await self._head.prove(subject(request), user(request))})
 
     async def lock(self, request: web.Request) -> web.Response:
         """Keeps tocsin's hands off a node."""

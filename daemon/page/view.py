@@ -314,6 +314,10 @@ class HeadView(Protocol):
         """Lifts our own drain. Gives back a sentence; raises Refused."""
         ...
 
+    async def prove(self, node: str, user: str) -> str:
+        """Tests a node that we hold. Gives back a sentence; raises Refused."""
+        ...
+
     async def lock(self, node: str, user: str, locked: bool) -> str:
         """Locks a node against tocsin, or unlocks it. Gives back a sentence."""
         ...

@@ -343,6 +343,9 @@ class PretendHead:
         self.words.append(("resume", node, user))
         return f"{node} resumed by {user}"
 
+    async def prove(self, node: str, user: str) -> str:
+        raise Refused(f"{node} is not held by tocsin")
+
     async def lock(self, node: str, user: str, locked: bool) -> str:
         self.words.append(("lock" if locked else "unlock", self._find(node).name, user))
         return f"{node} locked by {user}"
