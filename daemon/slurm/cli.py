@@ -12,99 +12,38 @@ import contextlib
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from collectors.command import Runner
-from collectors.hostlist import compress, valid_name
+from collectors.hostlist import compress
 from collectors.slurm import Options
-from collectors.slurm_nodes import Nodes, NodeState, local_ns, parse_nodes
+from collectors.slurm_nodes import Nodes, local_ns, parse_nodes
 from collectors.slurm_reader import (
-    AUTHENTICATION,
     HUNG,
-    REFUSED,
     SlurmReader,
     SlurmTrouble,
     Tools,
     trouble_of_text,
 )
-from daemon.slurm.adapter import (
-    Check,
-    Outcome,
-    SlurmError,
-    SlurmRefused,
-    SlurmUnavailable,
-    groups_of,
-    plain_text,
-    same_reason,
-)
-from daemon.slurm.controller_log import ControllerLog, Foreign, Position, overwritten
+from daemon.slurm.adapter import Check, Outcome, SlurmError, SlurmUnavailable, plain_text
+from daemon.slurm.controller_log import ControllerLog
 from daemon.slurm.session import OneByOne, Session, SessionError, Talks
+from daemon.slurm.writing import (
+    COMMENT,
+    DRAIN,
+    UNDRAIN,
+    Change,
+    ChannelBroken,
+    Write,
+    Writer,
+    checked_names,
+    checked_reasons,
+    no_window,
+    raise_if_not_written,
+)
 
-# A node named in one command; scontrol takes lines far longer, slurmctld too.
-NAMES_PER_WRITE = 2000
 # How long scontrol may take to start; it asks slurmctld nothing to do so.
 READY_SECONDS = 5.0
-# Groups that are looked at together at most.
-ROUND_LIMIT = 50
-
-# A value (a reason) and the nodes that get it.
-_Group = tuple[str, list[str]]
-
-
-def _no_window() -> None:
-    """What happens between look and write: nothing, outside of tests."""
-
-
-@dataclass
-class _Tally:
-    done: dict[str, NodeState] = field(default_factory=dict)
-    skipped: dict[str, str] = field(default_factory=dict)
-    unknown: dict[str, str] = field(default_factory=dict)
-    restored: dict[str, str] = field(default_factory=dict)
-    lost: dict[str, str] = field(default_factory=dict)
-    window_seconds: float = 0.0
-
-    def rest(self, names: Iterable[str], why: str) -> None:
-        """Every name not told of yet: written if it stands in ``unknown``, else not."""
-        for name in names:
-            if not any(
-                name in told
-                for told in (self.done, self.skipped, self.unknown, self.restored, self.lost)
-            ):
-                self.skipped[name] = why
-
-    def outcome(self) -> Outcome:
-        return Outcome(
-            self.done, self.skipped, self.unknown, self.restored, self.lost, self.window_seconds
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Write:
-    """One kind of write: what scontrol is told, and when a node counts as written."""
-
-    verb: str
-    command: Callable[[str, str], str]
-    wanted: Callable[[NodeState, str], bool]
-
-
-_DRAIN = _Write(
-    "drain",
-    lambda names, reason: f'update NodeName={names} State=DRAIN Reason="{reason}"',
-    lambda node, reason: node.drain and same_reason(node.reason, reason),
-)
-_UNDRAIN = _Write(
-    "undrain",
-    lambda names, reason: f"update NodeName={names} State=UNDRAIN",
-    lambda node, reason: not node.drain,
-)
-_COMMENT = _Write(
-    "comment",
-    # Over a pipe scontrol keeps the quotes of a Comment: this one goes as an argument.
-    lambda names, text: f"Comment={text}",
-    lambda node, text: node.comment == text,
-)
 
 
 class CliAdapter:
@@ -118,7 +57,7 @@ class CliAdapter:
         runner: Runner | None = None,
         *,
         log: Path | None = None,
-        window: Callable[[], None] = _no_window,
+        window: Callable[[], None] = no_window,
         interactive: bool = True,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -184,118 +123,30 @@ class CliAdapter:
 
     def drain(self, reasons: Mapping[str, str], check: Check) -> Outcome:
         """See adapter.SlurmAdapter. Nodes with one reason go in one request."""
-        clean = {name: plain_text(reason) for name, reason in reasons.items()}
-        empty = [name for name, reason in clean.items() if not reason]
-        if empty:
-            raise ValueError(f"no reason for {empty[0]}")
-        return self._write(_DRAIN, clean, check)
+        return self._write(DRAIN, checked_reasons(reasons), check)
 
     def undrain(self, names: Iterable[str], check: Check) -> Outcome:
         """See adapter.SlurmAdapter."""
-        return self._write(_UNDRAIN, dict.fromkeys(names, ""), check)
+        return self._write(UNDRAIN, dict.fromkeys(names, ""), check)
 
     def comment(self, comments: Mapping[str, str], check: Check) -> Outcome:
         """See adapter.SlurmAdapter. An empty text clears the Comment."""
         clean = {name: plain_text(text) for name, text in comments.items()}
-        return self._write(_COMMENT, clean, check)
+        return self._write(COMMENT, clean, check)
 
-    def _write(self, write: _Write, values: Mapping[str, str], check: Check) -> Outcome:
-        for name in values:
-            if not valid_name(name):
-                raise ValueError(f"no node name: {name!r}")
-        tally = _Tally()
+    def _write(self, write: Write, values: Mapping[str, str], check: Check) -> Outcome:
+        checked_names(values)
         if not values:
-            return tally.outcome()
+            return Outcome()
         self._check_conf()
         log = self._controller_log()
         try:
-            with contextlib.closing(self._talk()) as session:
-                written = self._rounds(session, write, _split(values), check, log, tally)
-                if written:
-                    self._read_back(session, write, written, tally)
+            talks = self._talk()
         except SessionError as error:
-            if not (tally.unknown or tally.skipped or tally.restored):
-                raise SlurmUnavailable(f"scontrol: {error}", HUNG) from error
-            tally.rest(values, f"the session with scontrol broke: {error}")
-        except (SlurmUnavailable, SlurmRefused) as error:
-            # What was looked at or written before is told; nothing of the rest was written.
-            if not (tally.unknown or tally.restored or tally.lost):
-                raise
-            tally.rest(values, str(error))
-        return tally.outcome()
-
-    def _rounds(
-        self,
-        session: Talks,
-        write: _Write,
-        groups: list[_Group],
-        check: Check,
-        log: ControllerLog,
-        tally: _Tally,
-    ) -> dict[str, str]:
-        """Looks and writes, round after round. Answers what was written, perhaps.
-
-        A look costs slurmctld its whole node table, whatever is asked for. On a large cluster
-        that is a hundred times a write, so a round takes as many groups as can be written in
-        the time that the look took: the window at most doubles. On a small one it is one.
-        """
-        written: dict[str, str] = {}
-        at = 0
-        size = 1
-        while at < len(groups):
-            some = groups[at : at + size]
-            at += size
-            started = self._monotonic()
-            begin = log.position()
-            allowed = self._allowed(session, some, check, tally)
-            looked = self._monotonic()
-            if allowed:
-                self._window()
-            for value, names in allowed:
-                self._send(session, write, value, names, tally)
-                tally.window_seconds = max(tally.window_seconds, self._monotonic() - started)
-                written.update(dict.fromkeys(names, value))
-            if allowed:
-                write_seconds = max(1e-4, (self._monotonic() - looked) / len(allowed))
-                size = min(ROUND_LIMIT, max(1, int((looked - started) / write_seconds)))
-            if write is not _COMMENT:
-                for value, names in allowed:
-                    self._mend(session, log, begin, value, names, tally)
-        return written
-
-    def _allowed(
-        self, session: Talks, groups: list[_Group], check: Check, tally: _Tally
-    ) -> list[_Group]:
-        """Looks, and leaves what the caller's check lets pass."""
-        nodes = self._look(session, [name for _, names in groups for name in names])
-        allowed: list[_Group] = []
-        for value, names in groups:
-            passed: list[str] = []
-            for name in names:
-                node = nodes.get(name)
-                why = "Slurm does not know this node" if node is None else check(node)
-                if why:
-                    tally.skipped[name] = why
-                else:
-                    passed.append(name)
-            if passed:
-                allowed.append((value, passed))
-        return allowed
-
-    def _send(
-        self, session: Talks, write: _Write, value: str, names: list[str], tally: _Tally
-    ) -> None:
-        """Sends one request. From here on it may have happened, until we know better."""
-        command = write.command(compress(names), value)
-        tally.unknown.update(dict.fromkeys(names, f"the {write.verb} was sent, no answer came"))
-        if write is _COMMENT:
-            said = self._apart(["update", f"NodeName={compress(names)}", command])
-        else:
-            said = session.ask(command, self._deadline_seconds)
-        if said and _certainly_not_written(said):
-            for name in names:
-                del tally.unknown[name]
-            raise _refusal(said)
+            raise SlurmUnavailable(f"scontrol: {error}", HUNG) from error
+        with contextlib.closing(talks):
+            channel = _Scontrol(talks, self._apart, self._deadline_seconds)
+            return Writer(channel, log, self._window, self._monotonic).write(write, values, check)
 
     def _apart(self, arguments: list[str]) -> str:
         """One command in a process of its own; answers what it said when it failed."""
@@ -308,86 +159,6 @@ class CliAdapter:
         if result.status != "ended":
             raise SessionError(result.fault, True)
         return "" if result.ok else result.stderr.decode("utf-8", "replace")
-
-    def _look(self, session: Talks, names: list[str]) -> Nodes:
-        try:
-            said = session.ask(f"show node {compress(names)}", self._deadline_seconds)
-        except SessionError as error:
-            raise SlurmUnavailable(f"slurmctld does not answer: {error}", "hung") from error
-        nodes, _ = parse_nodes(said)
-        nodes = {name: node for name, node in nodes.items() if name in set(names)}
-        if not nodes and "not found" not in said:
-            error_words = trouble_of_text(said, "scontrol")
-            raise SlurmUnavailable(str(error_words), error_words.kind)
-        return nodes
-
-    def _read_back(
-        self, session: Talks, write: _Write, written: Mapping[str, str], tally: _Tally
-    ) -> None:
-        nodes: Nodes | None
-        try:
-            nodes = self._look(session, sorted(written))
-        except SlurmError as error:
-            for name in written:
-                tally.unknown[name] = f"written, and not read back: {error}"
-            nodes = None
-        for name, value in written.items():
-            if name in tally.restored or name in tally.lost:
-                tally.unknown.pop(name, None)
-                continue
-            if nodes is None:
-                continue
-            node = nodes.get(name)
-            if node is not None and write.wanted(node, value):
-                del tally.unknown[name]
-                tally.done[name] = node
-            else:
-                shown = f"{node.words}, reason {node.reason!r}" if node else "no such node"
-                tally.unknown[name] = f"{write.verb} was written, and Slurm shows {shown}"
-
-    # ---- what happened in the window --------------------------------------------------------
-
-    def _mend(
-        self,
-        session: Talks,
-        log: ControllerLog,
-        begin: Position | None,
-        ours: str,
-        names: list[str],
-        tally: _Tally,
-    ) -> None:
-        """Puts back the reasons that our write replaced, as slurmctld's log tells them."""
-        updates = log.since(begin)
-        if updates is None:
-            return
-        for name in names:
-            foreign = overwritten(updates, name, ours)
-            if foreign is None:
-                continue
-            if self._put_back(session, name, ours, foreign):
-                tally.restored[name] = foreign.reason
-            else:
-                tally.lost[name] = foreign.reason
-
-    def _put_back(self, session: Talks, name: str, ours: str, foreign: Foreign) -> bool:
-        """Gives ``name`` back to whoever set ``foreign``, unless it has changed again since."""
-        try:
-            node = self._look(session, [name]).get(name)
-            if node is None:
-                return False
-            if ours and not same_reason(node.reason, ours):
-                return True  # relabelled again: it is theirs as it stands
-            reason = _quotable(foreign.reason)
-            if reason is None:
-                return False
-            if ours and foreign.down and not foreign.drained:
-                session.ask(f"update NodeName={name} State=UNDRAIN", self._deadline_seconds)
-            state = "" if ours else "State=DRAIN "
-            session.ask(f"update NodeName={name} {state}Reason={reason}", self._deadline_seconds)
-            node = self._look(session, [name]).get(name)
-        except (SessionError, SlurmError):
-            return False
-        return node is not None and node.reason == foreign.reason
 
     # ---- plumbing ----------------------------------------------------------------------------
 
@@ -435,35 +206,55 @@ class CliAdapter:
         return self._log
 
 
-def _split(values: Mapping[str, str]) -> list[_Group]:
-    """One group a value, none longer than one command may be."""
-    return [
-        (value, names[begin : begin + NAMES_PER_WRITE])
-        for value, names in groups_of(values)
-        for begin in range(0, len(names), NAMES_PER_WRITE)
-    ]
+class _Scontrol:
+    """The channel of one write: a scontrol that has started, and one apart for Comments."""
+
+    def __init__(
+        self, talks: Talks, apart: Callable[[list[str]], str], deadline_seconds: float
+    ) -> None:
+        self._talks = talks
+        self._apart = apart
+        self._deadline_seconds = deadline_seconds
+
+    def look(self, names: list[str]) -> Nodes:
+        """See writing.Channel."""
+        try:
+            said = self._talks.ask(f"show node {compress(names)}", self._deadline_seconds)
+        except SessionError as error:
+            raise SlurmUnavailable(f"slurmctld does not answer: {error}", HUNG) from error
+        nodes, _ = parse_nodes(said)
+        nodes = {name: node for name, node in nodes.items() if name in set(names)}
+        if not nodes and "not found" not in said:
+            error_words = trouble_of_text(said, "scontrol")
+            raise SlurmUnavailable(str(error_words), error_words.kind)
+        return nodes
+
+    def change(self, names: list[str], change: Change) -> None:
+        """See writing.Channel."""
+        whom = f"NodeName={compress(names)}"
+        try:
+            if change.comment is not None:
+                # Over a pipe scontrol keeps the quotes of a Comment: it goes as an argument.
+                said = self._apart(["update", whom, f"Comment={change.comment}"])
+            else:
+                words = ["update", whom]
+                if change.state:
+                    words.append(f"State={change.state}")
+                if change.reason:
+                    words.append(f"Reason={_quoted(change.reason)}")
+                said = self._talks.ask(" ".join(words), self._deadline_seconds)
+        except SessionError as error:
+            raise ChannelBroken(f"scontrol: {error}") from error
+        if said:
+            raise_if_not_written(said, "scontrol")
+
+    def can_say(self, reason: str) -> bool:
+        """See writing.Channel."""
+        return _quoted(reason) is not None
 
 
-_NOT_SENT = re.compile(r"connect failure|connection failure|Munge encode failed", re.IGNORECASE)
-
-
-def _certainly_not_written(said: str) -> bool:
-    """Whether what scontrol said rules out that slurmctld applied the request.
-
-    "receive failure" and "timed out" do not: the request was sent.
-    """
-    kind = trouble_of_text(said, "scontrol").kind
-    return bool(_NOT_SENT.search(said)) or kind in (REFUSED, AUTHENTICATION)
-
-
-def _refusal(said: str) -> SlurmError:
-    error = trouble_of_text(said, "scontrol")
-    kind = SlurmRefused if error.kind == REFUSED else SlurmUnavailable
-    return kind(str(error), error.kind)
-
-
-def _quotable(reason: str) -> str | None:
-    """A person's reason as one word of scontrol's command line; None where it cannot be one."""
+def _quoted(reason: str) -> str | None:
+    """A reason as one word of scontrol's command line; None where it cannot be one."""
     if "\\" in reason:
         return None
     if '"' not in reason:
