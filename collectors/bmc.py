@@ -7,6 +7,7 @@ without a reading is kept as ``present`` 0 and never as the number 0.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections import Counter
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from collectors.events import EVENT_METRICS
-from collectors.sample import Metric, Problem, Sample, Value, clip, sample
+from collectors.sample import Metric, Problem, Sample, Value, clip
 
 # Tag ``kind`` of measurement ``bmc`` -> lowest and highest value that a chassis can have. The
 # kind is the unit. ``headroom`` is degrees Celsius up to a limit (low is bad) and no
@@ -115,11 +116,16 @@ def normal(value: float, unit: str) -> tuple[str, float] | None:
     >>> normal(3, "kW")
     ('watts', 3000.0)
     """
-    known = UNITS.get(" ".join(unit.strip().lower().split()))
+    known = _unit(unit)
     if known is None:
         return None
     kind, factor, offset = known
     return kind, value * factor + offset
+
+
+@functools.lru_cache(maxsize=1_024)
+def _unit(unit: str) -> tuple[str, float, float] | None:
+    return UNITS.get(" ".join(unit.lower().split()))
 
 
 _GUESSES = (
@@ -168,6 +174,12 @@ class Reading:
     part: str = ""
 
 
+@functools.lru_cache(maxsize=16_384)
+def _name(sensor: str) -> str:
+    """The sensor's name as it may be a tag; the same few come again and again."""
+    return clip(sensor, 80)
+
+
 @dataclass
 class Readings:
     """Collects readings of one or more BMCs and turns them into samples."""
@@ -185,7 +197,7 @@ class Readings:
         if len(self._held) >= self.sensors_limit:
             self._dropped += 1
             return
-        reading.sensor = clip(reading.sensor, 80)
+        reading.sensor = _name(reading.sensor)
         if not reading.sensor:
             self.problem("a sensor without a name", "")
             return
@@ -225,20 +237,14 @@ class Readings:
             if reading.present is not None:
                 fields["present"] = 1.0 if reading.present else 0.0
             if fields:
-                result.append(
-                    sample(
-                        "bmc",
-                        time_ns,
-                        fields,
-                        node=reading.node,
-                        sensor=name,
-                        kind=reading.kind,
-                    )
-                )
+                tags = (("kind", reading.kind), ("node", reading.node), ("sensor", name))
+                result.append(Sample("bmc", tags if reading.node else tags[::2], fields, time_ns))
         return result
 
     def _names(self) -> list[str]:
         """One name a reading: where a name stands twice, its part or its place is added."""
+        if len({(one.node, one.sensor, one.kind) for one in self._held}) == len(self._held):
+            return [one.sensor for one in self._held]
         times = Counter((one.node, one.sensor, one.kind) for one in self._held)
         taken: set[tuple[str, str, str]] = set()
         names: list[str] = []

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from collectors import ipmi_faults as words
@@ -28,8 +27,12 @@ from collectors.ipmi_packets import (
     Session,
     open_plain,
 )
+from collectors.ipmi_wire import NoWay, Wire
 
-_Take = Callable[[bytes], int]
+# Network function, command, data, LUN.
+Request = tuple[int, int, bytes, int]
+# Place of the request, completion code, data of the answer.
+Take = Callable[[int, int, bytes], None]
 
 APP, STORAGE = 0x06, 0x0A
 CLOSE_SESSION = 0x3C
@@ -105,8 +108,7 @@ class Lan:
         self._login = login
         self._timing = timing or Timing()
         self._session: Session | None = None
-        self._transport: asyncio.DatagramTransport | None = None
-        self._inbox: _Inbox | None = None
+        self._wire: Wire | None = None
 
     @property
     def is_open(self) -> bool:
@@ -132,27 +134,34 @@ class Lan:
 
     async def call(self, netfn: int, command: int, data: bytes = b"", lun: int = 0) -> bytes:
         """One request; the data of its answer. Refused when the BMC answers with an error."""
-        session, inbox = self._session, self._inbox
-        if session is None or inbox is None:
+        answers: list[tuple[int, bytes]] = []
+        await self.ask(
+            [(netfn, command, data, lun)],
+            lambda place, code, content: answers.append((code, content)),
+        )
+        code, content = answers[0]
+        if code:
+            raise Refused(code)
+        return content
+
+    async def ask(self, requests: Sequence[Request], take: Take) -> None:
+        """All ``requests``, each sent when the one before is answered; ``take`` gets the answers.
+
+        A completion code that is not 0 is an answer like another.
+        """
+        session, wire = self._session, self._wire
+        if session is None or wire is None:
             raise BmcError("no session is open", "silent")
-        wait = self._timing.timeout_seconds
-        busy = 0
-        for _ in range(self._timing.tries):
-            number, packet = session.seal(netfn, command, data, lun)
-            inbox.send(packet)
-            answer = await self._answer(session, inbox, number, command, wait)
-            wait *= self._timing.growth
-            if answer is None:
-                continue
-            self.answers += 1
-            code, content = answer
-            if code in BUSY_CODES and busy < 2:
-                busy += 1
-                await asyncio.sleep(0.1 * busy)
-                continue
-            if code:
-                raise Refused(code)
-            return content
+        if not requests:
+            return
+        exchange = _Exchange(session, wire, self._timing, requests, take)
+        try:
+            whole = await exchange.run()
+        finally:
+            wire.take = None
+            self.answers += exchange.answers
+        if whole:
+            return
         await self.drop(silent=True)
         if self.answers:
             raise BmcError(f"{words.HALF_DEAD} after {self.answers} answers", "cut")
@@ -160,41 +169,33 @@ class Lan:
 
     async def close(self) -> None:
         """Closes the session at the BMC, which has few; waits briefly for its word."""
-        session, inbox = self._session, self._inbox
-        if session is not None and inbox is not None:
-            number, packet = session.seal(APP, CLOSE_SESSION, struct.pack("<I", session.bmc_id))
-            with contextlib.suppress(OSError, BadPacket):
-                inbox.send(packet)
-                await self._answer(session, inbox, number, CLOSE_SESSION, 0.3)
+        session, wire = self._session, self._wire
+        if session is not None and wire is not None:
+            last = (APP, CLOSE_SESSION, struct.pack("<I", session.bmc_id), 0)
+            exchange = _Exchange(session, wire, Timing(0.3, 1), [last], lambda *answer: None)
+            with contextlib.suppress(NoCipher):
+                await exchange.run()
         await self.drop(silent=True)
 
     async def drop(self, silent: bool = False) -> None:
         """Forgets session and socket; unless ``silent`` or none is open the BMC is told."""
         session, self._session = self._session, None
-        transport, self._transport = self._transport, None
-        inbox, self._inbox = self._inbox, None
+        wire, self._wire = self._wire, None
         if session is not None:
-            if not silent and inbox is not None:
+            if not silent and wire is not None:
                 _, packet = session.seal(APP, CLOSE_SESSION, struct.pack("<I", session.bmc_id))
-                with contextlib.suppress(OSError):
-                    inbox.send(packet)
+                wire.send(packet)
             session.close()
-        if transport is not None:
-            transport.close()
+        if wire is not None:
+            wire.close()
 
     # ---- inside ----------------------------------------------------------------------------
 
     async def _connect(self) -> None:
-        loop = asyncio.get_running_loop()
         try:
-            self._transport, self._inbox = await loop.create_datagram_endpoint(
-                _Inbox, remote_addr=(self.address, self.port)
-            )
-        except (socket.gaierror, UnicodeError) as error:
-            raise BmcError(f"the BMC's name {self.address} is not known", "silent") from error
-        except OSError as error:
-            said = error.strerror or str(error)
-            raise BmcError(f"the BMC cannot be reached: {said}", "silent") from error
+            self._wire = await Wire.open(self.address, self.port)
+        except NoWay as error:
+            raise BmcError(str(error), "silent") from error
 
     async def _shake_any(self, order: list[int]) -> int:
         """The number of the first suite with which a session could be opened."""
@@ -226,18 +227,18 @@ class Lan:
         self._session = shake.session()
         return True
 
-    async def _ask(self, packet: bytes, kind: int, take: _Take) -> int:
+    async def _ask(self, packet: bytes, kind: int, take: Callable[[bytes], int]) -> int:
         """Sends a message of the handshake until its answer comes; the answer's status."""
-        inbox = self._inbox
-        assert inbox is not None
+        wire = self._wire
+        assert wire is not None
         loop = asyncio.get_running_loop()
         wait = self._timing.timeout_seconds
         for _ in range(self._timing.tries):
-            inbox.send(packet)
+            wire.send(packet)
             end = loop.time() + wait
             wait *= self._timing.growth
             while True:
-                answer = await inbox.get(end - loop.time())
+                answer = await wire.get(end - loop.time())
                 if answer is None:
                     break
                 try:
@@ -249,24 +250,7 @@ class Lan:
                     continue
         if self.answers:
             raise BmcError(words.HALF_DEAD + " while the session was opened", "cut")
-        raise BmcError(inbox.refusal or words.NO_ANSWER, "silent")
-
-    async def _answer(
-        self, session: Session, inbox: _Inbox, number: int, command: int, wait: float
-    ) -> tuple[int, bytes] | None:
-        """Completion code and data of the answer to request ``number``; None after ``wait``."""
-        loop = asyncio.get_running_loop()
-        end = loop.time() + wait
-        while True:
-            packet = await inbox.get(end - loop.time())
-            if packet is None:
-                return None
-            try:
-                found, said, code, content = session.open(packet)
-            except BadPacket:
-                continue
-            if found == number and said == command:
-                return code, content
+        raise BmcError(wire.refusal or words.NO_ANSWER, "silent")
 
 
 def _check(status: int) -> None:
@@ -285,54 +269,96 @@ def _check(status: int) -> None:
     raise BmcError(f"the BMC refuses the session: {said}", "login")
 
 
-class _Inbox(asyncio.DatagramProtocol):
-    """The packets that came, one waiter at most."""
+class _Exchange:
+    """Requests to one BMC, one after the other, each repeated until it is answered.
 
-    LIMIT = 64
+    It runs in the calls of the wire, not in a task. Not to be used twice.
+    """
 
-    def __init__(self) -> None:
-        self.refusal = ""
-        self._transport: asyncio.DatagramTransport | None = None
-        self._packets: list[bytes] = []
-        self._waiter: asyncio.Future[None] | None = None
+    def __init__(
+        self,
+        session: Session,
+        wire: Wire,
+        timing: Timing,
+        requests: Sequence[Request],
+        take: Take,
+    ) -> None:
+        self.answers = 0
+        self._session = session
+        self._wire = wire
+        self._timing = timing
+        self._requests = requests
+        self._take = take
+        self._loop = asyncio.get_running_loop()
+        self._done: asyncio.Future[bool] = self._loop.create_future()
+        self._place = 0
+        self._number = self._command = -1
+        self._tries = self._busy = 0
+        self._wait_seconds = 0.0
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport  # type: ignore[assignment]
+    async def run(self) -> bool:
+        """True when all were answered, False when the BMC did not answer one of them."""
+        self._wire.take = self._came
+        self._begin()
+        return await self._done
 
-    def datagram_received(self, data: bytes, addr: object) -> None:
-        if len(self._packets) < self.LIMIT and len(data) <= 1024:
-            self._packets.append(data)
-        self._wake()
+    def _begin(self) -> None:
+        self._tries = self._busy = 0
+        self._wait_seconds = self._timing.timeout_seconds
+        self._send()
 
-    def error_received(self, exc: Exception) -> None:
-        # A refused port is known at once; the request is tried again all the same, for the
-        # BMC may be starting.
-        said = getattr(exc, "strerror", None) or str(exc)
-        self.refusal = f"{words.NO_ANSWER}: {said.lower()}"
+    def _send(self) -> None:
+        if self._tries >= self._timing.tries:
+            self._end(False)
+            return
+        self._tries += 1
+        netfn, command, data, lun = self._requests[self._place]
+        self._command = command
+        self._number, packet = self._session.seal(netfn, command, data, lun)
+        self._wire.send(packet)
+        self._wire.expect(self._wait_seconds)
+        self._wait_seconds *= self._timing.growth
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._wake()
-
-    def send(self, packet: bytes) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.sendto(packet)
-
-    async def get(self, wait: float) -> bytes | None:
-        """The next packet, or None when none comes within ``wait`` seconds."""
-        if self._packets:
-            return self._packets.pop(0)
-        if wait <= 0:
-            return None
-        loop = asyncio.get_running_loop()
-        self._waiter = loop.create_future()
-        timer = loop.call_later(wait, self._wake)
+    def _came(self, packet: bytes | None) -> None:
+        """A packet, or None: the time is over."""
         try:
-            await self._waiter
-        finally:
-            timer.cancel()
-            self._waiter = None
-        return self._packets.pop(0) if self._packets else None
+            if packet is None:
+                self._send()
+                return
+            try:
+                number, command, code, content = self._session.open(packet)
+            except BadPacket:
+                return
+            if number != self._number or command != self._command:
+                return  # late: asked again meanwhile
+            self.answers += 1
+            if code in BUSY_CODES and self._busy < 2:
+                self._rest()
+                return
+            self._take(self._place, code, content)
+            self._place += 1
+            if self._place == len(self._requests):
+                self._end(True)
+            else:
+                self._begin()
+        except Exception as error:
+            self._wire.take = None
+            if not self._done.done():
+                self._done.set_exception(error)
 
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+    def _rest(self) -> None:
+        """A BMC that is busy gets a moment."""
+        self._busy += 1
+        self._number = -1
+        self._wire.take = self._rested
+        self._wire.expect(0.1 * self._busy)
+
+    def _rested(self, packet: bytes | None) -> None:
+        if packet is None:
+            self._wire.take = self._came
+            self._came(None)
+
+    def _end(self, whole: bool) -> None:
+        self._wire.take = None
+        if not self._done.done():
+            self._done.set_result(whole)

@@ -7,10 +7,12 @@ Cipher suites 3 (HMAC-SHA1, SHA1-96, AES-CBC-128) and 17 (HMAC-SHA256, SHA256-12
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import hmac
 import os
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from collectors.ipmi_aes import BLOCK_BYTES, Cbc
@@ -45,6 +47,19 @@ class Suite:
     def digest(self, key: bytes, text: bytes) -> bytes:
         """HMAC of ``text``."""
         return hmac.digest(key, text, self.hash_name)
+
+    def keyed(self, key: bytes) -> tuple[hashlib._Hash, hashlib._Hash]:
+        """The inner and outer hash of an HMAC by ``key`` (RFC 2104), to be copied and finished.
+
+        A session signs thousands of packets by one key: the two blocks of the key are hashed once.
+        """
+        name = self.hash_name
+        block_bytes = hashlib.new(name).block_size
+        key = (hashlib.new(name, key).digest() if len(key) > block_bytes else key).ljust(
+            block_bytes, b"\0"
+        )
+        inner, outer = (bytes(byte ^ with_ for byte in key) for with_ in (0x36, 0x5C))
+        return hashlib.new(name, inner), hashlib.new(name, outer)
 
     @property
     def digest_bytes(self) -> int:
@@ -198,33 +213,36 @@ class Session:
     def __init__(self, suite: Suite, console_id: int, bmc_id: int, sik: bytes) -> None:
         self.bmc_id = bmc_id
         self._console_id = console_id
-        self._hash = suite.hash_name
         self._code_bytes = suite.code_bytes
-        self._k1 = suite.digest(sik, b"\x01" * 20)
+        self._inner, self._outer = suite.keyed(suite.digest(sik, b"\x01" * 20))
         self._cbc = Cbc(suite.digest(sik, b"\x02" * 20)[:BLOCK_BYTES])
         self._sequence = 0
         self._number = 0
+        self._randoms = _randoms()
+
+    def _sign(self, signed: bytes) -> bytes:
+        """The integrity code of a packet: an HMAC by K1 of which the first bytes are sent."""
+        inner, outer = self._inner.copy(), self._outer.copy()
+        inner.update(signed)
+        outer.update(inner.digest())
+        return outer.digest()[: self._code_bytes]
 
     def seal(self, netfn: int, command: int, data: bytes, lun: int = 0) -> tuple[int, bytes]:
         """A request: its number (0 to 63), by which the answer is known, and the packet."""
-        self._number = (self._number + 1) & 0x3F
-        head = bytes([BMC_ADDRESS, netfn << 2 | lun])
-        body = bytes([CONSOLE_ADDRESS, self._number << 2, command]) + data
-        return self._number, self.wrap(head + checksum(head) + body + checksum(body))
+        self._number = number = (self._number + 1) & 0x3F
+        body = bytes((CONSOLE_ADDRESS, number << 2, command)) + data
+        return number, self.wrap(_head(netfn << 2 | lun) + body + checksum(body))
 
     def wrap(self, message: bytes) -> bytes:
         """A message encrypted and signed, as a packet (sections 13.28 and 13.29)."""
-        pad = -(len(message) + 1) % BLOCK_BYTES
-        message += bytes(range(1, pad + 1)) + bytes([pad])
-        iv = os.urandom(BLOCK_BYTES)
-        payload = iv + self._cbc.encrypt(iv, message)
+        iv = next(self._randoms)
+        secret = self._cbc.encrypt(iv, message + _PADS[-(len(message) + 1) % BLOCK_BYTES])
+        size = BLOCK_BYTES + len(secret)
         self._sequence = self._sequence % 0xFFFFFFFF + 1
-        packet = struct.pack("<BBIIH", PLUS, 0xC0 | IPMI, self.bmc_id, self._sequence, len(payload))
-        packet += payload
-        fill = -(len(packet) + 2) % 4
-        packet += b"\xff" * fill + bytes([fill, 0x07])
-        code = hmac.digest(self._k1, packet, self._hash)[: self._code_bytes]
-        return RMCP + packet + code
+        head = _SESSION_HEAD.pack(PLUS, 0xC0 | IPMI, self.bmc_id, self._sequence, size)
+        # 12 bytes of header and whole blocks: 2 bytes fill it up to a multiple of 4 (13.6).
+        packet = head + iv + secret + b"\xff\xff\x02\x07"
+        return RMCP + packet + self._sign(packet)
 
     def open(self, packet: bytes) -> tuple[int, int, int, bytes]:
         """Request number, command, completion code and data of an answer."""
@@ -237,12 +255,11 @@ class Session:
         """The message in a packet; BadPacket unless the peer signed it and it is whole."""
         if len(packet) < 16 + self._code_bytes or packet[:4] != RMCP or packet[4] != PLUS:
             raise BadPacket("no RMCP+ packet")
-        kind, session, _, size = struct.unpack_from("<BIIH", packet, 5)
+        kind, session, _, size = _ANSWER_HEAD.unpack_from(packet, 5)
         if kind != 0xC0 | IPMI or session != self._console_id:
             raise BadPacket("a packet of another session")
         signed, code = packet[4 : -self._code_bytes], packet[-self._code_bytes :]
-        mine = hmac.digest(self._k1, signed, self._hash)[: self._code_bytes]
-        if not hmac.compare_digest(code, mine):
+        if not hmac.compare_digest(code, self._sign(signed)):
             raise BadPacket("a packet whose integrity code is wrong")
         payload = packet[16 : 16 + size]
         if len(payload) != size or size < 2 * BLOCK_BYTES or size % BLOCK_BYTES:
@@ -259,6 +276,26 @@ class Session:
     def close(self) -> None:
         """Lets go of the keys."""
         self._cbc.close()
+
+
+_SESSION_HEAD = struct.Struct("<BBIIH")
+_ANSWER_HEAD = struct.Struct("<BIIH")
+_PADS = tuple(bytes(range(1, pad + 1)) + bytes([pad]) for pad in range(BLOCK_BYTES))
+
+
+def _randoms() -> Iterator[bytes]:
+    """Initialization vectors. The kernel is asked for some at once: each question costs."""
+    while True:
+        held = os.urandom(8 * BLOCK_BYTES)
+        for place in range(0, len(held), BLOCK_BYTES):
+            yield held[place : place + BLOCK_BYTES]
+
+
+@functools.lru_cache(maxsize=1_024)
+def _head(netfn_lun: int) -> bytes:
+    """The first three bytes of a request to the BMC."""
+    head = bytes([BMC_ADDRESS, netfn_lun])
+    return head + checksum(head)
 
 
 def checksum(data: bytes) -> bytes:

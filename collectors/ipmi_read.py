@@ -130,25 +130,28 @@ async def sensors(lan: Lan, known: Knowledge, node: str, found: Readings) -> Non
     """Reads every sensor once, beginning where the last round ended."""
     held: list[Discrete] = []
     count = len(known.sensors)
-    try:
-        for step in range(count):
-            place = (known.first + step) % count
-            one = known.sensors[place]
-            if one.number in known.gone:
-                continue
-            try:
-                answer = await lan.call(SENSOR_EVENT, GET_READING, bytes([one.number]), one.lun)
-            except Refused as error:
-                if error.code in (0xC1, 0xCB):
-                    known.gone.add(one.number)
-                elif error.code not in NOT_THERE:
-                    found.problem(str(error), one.name)
-                continue
-            except (BmcError, asyncio.CancelledError):
-                known.first = place
-                raise
+    turns = ((known.first + step) % count for step in range(count))
+    places = [place for place in turns if known.sensors[place].number not in known.gone]
+    requests = [known.sensors[place].request for place in places]
+    reached = 0
+
+    def take(turn: int, code: int, answer: bytes) -> None:
+        nonlocal reached
+        reached = turn + 1
+        one = known.sensors[places[turn]]
+        if code == 0:
             _take(one, answer, node, found, held)
+        elif code in (0xC1, 0xCB):
+            known.gone.add(one.number)
+        elif code not in NOT_THERE:
+            found.problem(str(Refused(code)), one.name)
+
+    try:
+        await lan.ask(requests, take)
         known.first = 0
+    except (BmcError, asyncio.CancelledError):
+        known.first = places[reached % len(places)]
+        raise
     finally:
         add_discrete(found, held)
 

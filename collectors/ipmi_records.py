@@ -66,10 +66,12 @@ class SensorRecord:
     @property
     def kind(self) -> str:
         """The kind that its readings have."""
-        known = normal(0.0, self.unit) if self.unit else None
-        if known:
-            return known[0]
-        return guess_kind(self.name) if self.event_type == THRESHOLD_TYPE else "state"
+        return _kind(self.name, self.unit, self.event_type)
+
+    @property
+    def request(self) -> tuple[int, int, bytes, int]:
+        """Network function, command, data and LUN of Get Sensor Reading (35.14)."""
+        return 0x04, 0x2D, _ONE_BYTE[self.number], self.lun
 
     def value(self, raw: int) -> float | None:
         """The reading in the sensor's unit, or None where the conversion has no result."""
@@ -89,6 +91,17 @@ class SensorRecord:
         except (ValueError, OverflowError, ZeroDivisionError):
             return None
         return round(result, 6) if math.isfinite(result) else None
+
+
+_ONE_BYTE = tuple(bytes([number]) for number in range(256))
+
+
+@functools.lru_cache(maxsize=16_384)
+def _kind(name: str, unit: str | None, event_type: int) -> str:
+    known = normal(0.0, unit) if unit else None
+    if known:
+        return known[0]
+    return guess_kind(name) if event_type == THRESHOLD_TYPE else "state"
 
 
 @functools.lru_cache(maxsize=16_384)
