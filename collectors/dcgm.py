@@ -20,6 +20,7 @@ from collectors.gpu_metrics import GPU_METRICS
 from collectors.inventory import Inventory
 from collectors.options import Options as SourceOptions
 from collectors.sample import Batch, Context, Problem, Sample, SourceUnavailable
+from collectors.told import Told
 
 NAME = "dcgm"
 METRICS = (*GPU_METRICS, *EVENT_METRICS)
@@ -71,7 +72,8 @@ class Dcgm:
         self._monotonic = monotonic
         self._inventory = Inventory(context.node, options.inventory_period_seconds)
         self._health_at_ns: int | None = None
-        self._health_told: set[tuple[str, str, str]] = set()
+        self._xids: dict[str, str] | None = None
+        self._health_told = Told("DCGM calls it well again")
 
     def collect(self, now_ns: int) -> Batch:
         """Reads once. Health that cannot be read costs health only."""
@@ -82,10 +84,11 @@ class Dcgm:
         samples, problems = findings.close()
         if not samples:
             raise SourceUnavailable(_why(result, problems))
+        samples = self._without_old_xids(samples)
         present = {int(one.tag("gpu")) for one in samples if one.tag("gpu")}
         system = {"count": len(present)}
         samples += self._inventory.events(system, boards, bool(boards), now_ns)
-        health, trouble = self._health(now_ns, end)
+        health, trouble = self._health({f"gpu{index}" for index in present}, now_ns, end)
         return Batch(NAME, tuple(spaced([*samples, *health])), (*problems, *trouble))
 
     def close(self) -> None:
@@ -105,8 +108,23 @@ class Dcgm:
             raise SourceUnavailable(result.fault)
         return result
 
-    def _health(self, now_ns: int, end: float) -> tuple[list[Sample], list[Problem]]:
-        """Health events that are new; a watch that is bad is told when it becomes so."""
+    def _without_old_xids(self, samples: list[Sample]) -> list[Sample]:
+        """DCGM goes on naming the last Xid of a GPU: only a change is news, and what it names at
+        the first look is of any age."""
+        named = {one.text("device"): one for one in samples if one.tag("kind") == "xid"}
+        before = self._xids
+        self._xids = {**(before or {}), **{gpu: one.tag("code") for gpu, one in named.items()}}
+        return [
+            one
+            for one in samples
+            if one.tag("kind") != "xid"
+            or (before is not None and before.get(one.text("device")) != one.tag("code"))
+        ]
+
+    def _health(
+        self, gpus: set[str], now_ns: int, end: float
+    ) -> tuple[list[Sample], list[Problem]]:
+        """Health events that are new: a watch is told when it becomes bad, and when it is well."""
         period_ns = self._options.health_period_seconds * 1e9
         last = self._health_at_ns
         if not period_ns or (last is not None and 0 <= now_ns - last < period_ns):
@@ -117,19 +135,7 @@ class Dcgm:
         except SourceUnavailable as error:
             return [], [Problem(f"health: {error}")]
         samples, problems = parse_health(result.stdout, self._context.node, now_ns)
-        bad = {
-            (one.tag("code"), one.text("device"), str(one.number("severity")))
-            for one in samples
-            if one.number("severity")
-        }
-        new = [
-            one
-            for one in samples
-            if (one.tag("code"), one.text("device"), str(one.number("severity")))
-            in bad - self._health_told
-        ]
-        if samples:
-            self._health_told = bad
+        new = self._health_told.changes(samples, {"", *gpus}, now_ns) if samples else []
         return new, [Problem(f"health: {one.problem}", one.line) for one in problems]
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import aiohttp
 from pydantic import Field
 
-from collectors.dcgm_exporter_text import board_samples, scraped
+from collectors.dcgm_exporter_text import board_samples, device_of, scraped
 from collectors.dcgm_xids import Xids
 from collectors.events import EVENT_METRICS, spaced
 from collectors.findings import Findings
@@ -37,6 +37,7 @@ from collectors.sample import (
     clip,
     source_reading,
 )
+from collectors.told import Told
 
 NAME = "dcgm_exporters"
 # The ``source`` tag of the reading of each single exporter.
@@ -88,6 +89,7 @@ class _Target:
     duration_seconds: float = 0.0
     samples: list[Sample] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
+    health: Told = field(default_factory=lambda: Told("DCGM calls it well again"))
 
 
 class DcgmExporters:
@@ -220,11 +222,18 @@ class DcgmExporters:
         if not boards:
             raise _Unanswered("an answer without any GPU")
         node = target.node
+        health: list[Sample] = []
         for one in boards:
             for told in board_samples(one, node, now_ns, findings):
-                findings.add(told)
+                if told.measurement == "event":
+                    health.append(told)
+                else:
+                    findings.add(told)
             for told in self._xids.new(one, node, now_ns):
                 findings.add(told)
+        read = {device_of(one) for one in boards}
+        for told in target.health.changes(health, read, now_ns):
+            findings.add(told)
         drivers = [one.driver for one in boards if one.driver]
         system = {"count": len(boards), "driver": drivers[0] if drivers else ""}
         present = {one.board.index: one.board for one in boards}

@@ -144,10 +144,15 @@ def board_samples(one: Scraped, node: str, now_ns: int, findings: Findings) -> l
                     text=f"gpu{board.index}: DCGM health of {watch}: "
                     f"{'failure' if value >= 20 else 'warning'}",
                     severity=CRITICAL if value >= 20 else WARNING,
-                    device=board.bus or f"gpu{board.index}",
+                    device=device_of(one),
                 )
             )
     return told
+
+
+def device_of(one: Scraped) -> str:
+    """What an event of this board names as its device."""
+    return one.board.bus or f"gpu{one.board.index}"
 
 
 def xids(one: Scraped, node: str, now_ns: int) -> list[Sample]:
@@ -161,7 +166,7 @@ def xids(one: Scraped, node: str, now_ns: int) -> list[Sample]:
             now_ns,
             text=f"gpu{board.index}: DCGM counted Xid {code} {count:.0f} times in its window",
             severity=xid_severity(code),
-            device=board.bus or f"gpu{board.index}",
+            device=device_of(one),
             count=count,
         )
         for code, count in sorted(one.xid_counts.items())

@@ -27,6 +27,7 @@ from collectors.smi_failures import Failure
 from collectors.smi_lists import failed, listed
 from collectors.smi_text import SmiText
 from collectors.smi_xml import read_xml
+from collectors.told import Told
 
 NAME = "nvidia_smi"
 METRICS = (*GPU_METRICS, *EVENT_METRICS)
@@ -112,6 +113,7 @@ class NvidiaSmi:
         self._inventory = Inventory(context.node, options.inventory_period_seconds)
         self._query = list(QUERY)
         self._told: set[tuple[str, str]] = set()
+        self._repairs = Told("no longer reported")
 
     def collect(self, now_ns: int) -> Batch:
         """Reads once; without the bad GPU if there is one."""
@@ -198,7 +200,10 @@ class NvidiaSmi:
             if index >= 0:
                 lost = Board(index, bus=failure.device)
                 boards[index] = self._inventory.known(lost)
-        samples = [*read.findings.samples, *self._failed(failures, boards, now_ns)]
+        repairs = [one for one in read.findings.samples if one.tag("kind") == "repair"]
+        others = [one for one in read.findings.samples if one.tag("kind") != "repair"]
+        told = self._repairs.changes(repairs, {one.bus for one in read.boards.values()}, now_ns)
+        samples = [*others, *told, *self._failed(failures, boards, now_ns)]
         system = {"count": len(boards), **read.versions}
         complete = not failures or all(index >= 0 for index, _ in failures)
         samples += self._inventory.events(system, boards, complete, now_ns)

@@ -17,7 +17,8 @@ from collectors.events import CRITICAL, EVENT_METRICS, INFO, WARNING, event, spa
 from collectors.options import Options as SourceOptions
 from collectors.pci_tree import Device, Link, devices, errors_of, link_of, port_above, read
 from collectors.sample import Batch, Context, Metric, Sample, SourceUnavailable, sample
-from collectors.topology import Fault, faults, placed, signature
+from collectors.told import Told
+from collectors.topology import faults, placed, signature
 
 NAME = "pcie"
 STATE_FILE = "pcie.json"
@@ -71,7 +72,7 @@ class Pcie:
         self._dead: set[str] = set()
         self._boot = ""
         self._audit_at_ns: int | None = None
-        self._faults: set[Fault] = set()
+        self._faults = Told("is as it should be")
 
     def collect(self, now_ns: int) -> Batch:
         """Reads once."""
@@ -151,10 +152,8 @@ class Pcie:
             return []
         self._audit_at_ns = now_ns
         parts = placed(self._context.root)
-        before, self._faults = self._faults, set(faults(parts))
         node = self._context.node
-        told = [event(node, "version", "topology", now_ns, text=signature(parts), severity=INFO)]
-        told += [
+        found = [
             event(
                 node,
                 "topology",
@@ -164,9 +163,11 @@ class Pcie:
                 severity=WARNING,
                 device=fault.device,
             )
-            for fault in sorted(self._faults - before, key=lambda one: (one.device, one.code))
+            for fault in faults(parts)
         ]
-        return told
+        here = {part.device.address for part in parts}
+        told = event(node, "version", "topology", now_ns, text=signature(parts), severity=INFO)
+        return [told, *self._faults.changes(found, here, now_ns)]
 
     def _remember(self) -> None:
         """Reads what there was; a restart of the node begins anew, hardware may have changed."""

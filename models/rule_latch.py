@@ -55,7 +55,13 @@ def taken_back(node: Node, key: Key, time_ns: int) -> None:
 
 
 def inventory(node: Node, sample: Sample) -> None:
-    """Learns which GPU sits at which PCI address, from an ``event`` inventory/gpu."""
+    """Learns which GPU sits at which PCI address, from an ``event``
+    inventory/gpu, and from inventory/count how many GPUs the driver lists."""
+    if sample.tag("code") == "count":
+        number = sample.text("text").removeprefix("gpus=")
+        if number.isdecimal() and len(number) < 6:
+            node.listed = int(number)
+        return
     pci = sample.text("device")
     words = dict(part.split("=", 1) for part in sample.text("text").split() if "=" in part)
     index = words.get("gpu", "")

@@ -178,6 +178,7 @@ class Node:
     edac_total: float | None = None
     gpu_since_ns: int = 0  # first GPU reading since the last restart
     counted_ns: int = 0  # newest reading when the GPUs were last counted
+    listed: int | None = None  # how many GPUs the driver itself said to have, when last asked
     gpus: dict[str, Gpu] = field(default_factory=dict)
     sources: dict[str, GpuSource] = field(default_factory=dict)
     # What must be read several times in a row (BMC sensor, PCIe device) -> how often it was.
@@ -275,6 +276,7 @@ def dump_node(node: Node) -> dict[str, Any]:
             for name, one in node.sources.items()
         },
         "critical": dict(node.critical),
+        "listed": node.listed,
         "inventory": {pci: list(known) for pci, known in node.inventory.items()},
         "active": [[*key, _dump_active(one)] for key, one in node.active.items()],
         "over": [[*key, onset_ns] for key, onset_ns in node.over.items()],
@@ -297,6 +299,7 @@ def load_node(state: Mapping[str, Any]) -> Node:
     node.gpus = {name: _load_gpu(gpu) for name, gpu in state["gpus"].items()}
     node.sources = {name: GpuSource(*parts) for name, parts in state["sources"].items()}
     node.critical = dict(state.get("critical", {}))
+    node.listed = state.get("listed")
     node.inventory = {pci: (known[0], known[1]) for pci, known in state["inventory"].items()}
     node.active = {(a, b, c): _load_active(one) for a, b, c, one in state["active"]}
     node.over = {(a, b, c): onset_ns for a, b, c, onset_ns in state["over"]}

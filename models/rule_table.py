@@ -25,6 +25,18 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
+class Finding:
+    """What a rule says of one reading: the parts of a Fact that the rule knows."""
+
+    rule: str
+    code: str
+    remedy: Remedy
+    severity: int
+    text: str
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Thresholds:
     """Every number that a rule compares with. Seconds, counts, ratios as their names say."""
 
@@ -316,6 +328,75 @@ RULES: Mapping[str, Rule] = MappingProxyType(
                 "any bit of the critical warning",
                 Remedy.ALERT,
                 _STATE,
+            ),
+            Rule(
+                "gpu_unlisted",
+                "gpu",
+                "The driver no longer lists a GPU that it has listed before. Whether the node is "
+                "short of GPUs is for gpu_count to say: an operator may have taken one away.",
+                "one complete list without it",
+                Remedy.ALERT,
+                _LATCHED + ", or the driver lists it again",
+            ),
+            Rule(
+                "gpu_unreadable",
+                "gpu",
+                "nvidia-smi names a GPU that it can't read, for another reason than that it is "
+                "lost. A device that a cgroup hides is no fault and says nothing.",
+                "one answer",
+                Remedy.ALERT,
+                _LATCHED + ", or NVML reads the GPU again",
+            ),
+            Rule(
+                "repair",
+                "gpu",
+                "A repair of GPU memory or of a TPC waits for a reset, or memory can't be "
+                "repaired any more.",
+                "one report",
+                Remedy.ALERT,
+                _LATCHED + ", or it is no longer reported",
+            ),
+            Rule(
+                "dcgm_health",
+                "gpu",
+                "A health watch of DCGM reports a failure. Its warnings are kept and not told; "
+                "what DCGM calls an internal error is DCGM's own and no fault of a GPU.",
+                "one report",
+                Remedy.ALERT,
+                _LATCHED + ", or DCGM calls it well again",
+            ),
+            Rule(
+                "dcgm_diag",
+                "gpu",
+                "A test of DCGM's diagnostics failed.",
+                "one result",
+                Remedy.ALERT,
+                _LATCHED,
+            ),
+            Rule(
+                "topology",
+                "chassis",
+                "A GPU or network card sits otherwise than its peers: in a weaker slot, on "
+                "another memory node than its card, or with fewer NVLinks.",
+                "one audit",
+                Remedy.ALERT,
+                _LATCHED + ", or an audit finds it as it should be",
+            ),
+            Rule(
+                "kernel",
+                "node",
+                "The kernel had a panic or an oops, or a processor was locked up.",
+                "one line",
+                Remedy.ALERT,
+                _LATCHED,
+            ),
+            Rule(
+                "nvme",
+                "disk",
+                "The kernel lost an NVMe drive: its controller is down or does not answer.",
+                "one line",
+                Remedy.ALERT,
+                _LATCHED,
             ),
             Rule(
                 "clock",

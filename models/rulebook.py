@@ -7,27 +7,15 @@ keeps the state between readings and calls these. Nothing here looks at a clock.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from collectors.kernel_nvidia import RECOVERY_ACTIONS
 from collectors.sample import Sample, Value
 from models import xid
-from models.rule_table import RULES, Rule, Thresholds
+from models.rule_table import RULES, Finding, Rule, Thresholds
+from models.rule_tools import EVENTS
 from models.voices import Remedy
 
 __all__ = ["RULES", "Finding", "Rule", "Thresholds"]
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What a rule says of one reading: the parts of a Fact that the rule knows."""
-
-    rule: str
-    code: str
-    remedy: Remedy
-    severity: int
-    text: str
-    advice: str = ""
 
 
 # ---- events -----------------------------------------------------------------------------------
@@ -49,7 +37,8 @@ def of_xid(code: str, text: str) -> Finding | None:
 
 def of_event(kind: str, code: str, severity: float, text: str) -> Finding | None:
     """The fact in an event of another kind, None if there is none."""
-    make = _EVENTS.get((kind, code)) or _EVENTS.get((kind, "*"))
+    make = _EVENTS.get((kind, code)) or EVENTS.get((kind, code)) or _EVENTS.get((kind, "*"))
+    make = make or EVENTS.get((kind, "*"))
     return None if make is None else make(code, severity, text)
 
 
@@ -172,7 +161,7 @@ def pcie_width(fields: Mapping[str, Value]) -> Answer:
 
 
 # Rules whose latched fact a good NVML reading of the same GPU ends.
-ENDED_BY_READING = frozenset({"driver_init"})
+ENDED_BY_READING = frozenset({"driver_init", "gpu_unreadable"})
 
 
 # ---- readings ------------------------------------------------------------------------------------

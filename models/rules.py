@@ -24,6 +24,7 @@ from models.rule_state import (
     dump_node,
     load_node,
 )
+from models.rule_tools import over_key
 from models.rulebook import RULES, Finding, Thresholds
 from models.rules_chassis import ChassisRules
 from models.rules_links import LINK_INVENTORY, LINK_MEASUREMENTS, LinkRules
@@ -155,27 +156,22 @@ class Rules:
 
     def _event(self, name: str, node: Node, sample: Sample, arrival_ns: int) -> None:
         kind = sample.tag("kind")
-        if kind == "inventory":
-            if sample.tag("code") in LINK_INVENTORY:
-                self.links.observe(sample, arrival_ns)
-            else:
-                inventory(node, sample)
-            return
         if kind == "reboot":
             reboot(node, sample.time_ns)
+            return
+        if kind == "inventory" and self._inventory(node, sample, arrival_ns):
             return
         if sample.time_ns < node.boot_ns or sample.time_ns <= node.spent_ns:
             return
         device = sample.text("device")
         finding = rulebook.event_finding(sample)
         if finding is None:
-            if kind == "xid" and sample.tag("code") == "154":
-                taken_back(node, ("xid", "x154", node.gpu_of(device)), sample.time_ns)
-            elif kind == "sel":  # the BMC says that it is over
-                key = ("sel", sample.tag("code")[:20], device)
-                taken_back(node, key, sample.time_ns)
+            over = over_key(sample, node.gpu_of(device))
+            if over is not None:
+                taken_back(node, over, sample.time_ns)
             return
-        where = node.gpu_of(device)
+        # Its index may pass to another GPU, so one that is gone keeps its address for a name.
+        where = device if finding.rule == "gpu_unlisted" else node.gpu_of(device)
         key = (finding.rule, finding.code, where)
         if sample.time_ns <= node.over.get(key, 0):
             return
@@ -191,8 +187,24 @@ class Rules:
         ):
             del node.active[key]  # it happens again, under our eyes: a case of its own
         entity = _entity(name, node, finding, device)
+        if finding.rule == "gpu_unlisted":
+            entity = Entity("gpu", name, device)
         evidence = (sample.text("text"),)
         latch(node, key, finding, entity, sample.time_ns, arrival_ns, evidence)
+
+    def _inventory(self, node: Node, sample: Sample, arrival_ns: int) -> bool:
+        """Learns from an inventory event; False for one that tells of a GPU that is gone."""
+        code = sample.tag("code")
+        if code in LINK_INVENTORY:
+            self.links.observe(sample, arrival_ns)
+            return True
+        if code == "gone":
+            return False
+        if code == "gpu":  # listed again: what said that it is not is over
+            key = ("gpu_unlisted", "unlisted", sample.text("device"))
+            taken_back(node, key, sample.time_ns)
+        inventory(node, sample)
+        return True
 
     # ---- to JSON and back ------------------------------------------------------------------------
 

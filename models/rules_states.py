@@ -266,3 +266,6 @@ class States:
             count.interval_ns,
             count.full_ns,
         )
+        one = node.active.get(("gpu_count", _CODES["gpu_count"], ""))
+        if isinstance(answer, Finding) and one is not None and node.listed is not None:
+            one.add_evidence(f"the driver lists {node.listed} GPUs")

@@ -286,6 +286,37 @@ def test_an_incident_is_told_when_it_begins_and_not_again(
     assert tool.calls().count("health -c -j") == 2
 
 
+def test_the_end_of_an_incident_is_told(tool: RecordedTool, context: Context) -> None:
+    tool.answer(DMON, (FOLDER / "dmon_4.6.txt").read_text())
+    tool.answer("health -c -j", json.dumps(SICK))
+    made = source(context)
+    begun = health_events(made.collect(NOW_NS))
+    tool.answer("health -c -j", (FOLDER / "health_ok_4.json").read_text())
+    over = health_events(made.collect(NOW_NS + 301 * SECOND))
+    assert {one.text("device") for one in over} <= {one.text("device") for one in begun}
+    assert [one.number("severity") for one in over] == [0.0] * len(over) != []
+
+
+def test_an_xid_that_dcgm_names_for_ever_is_news_once(tool: RecordedTool, context: Context) -> None:
+    def dmon(first: str, second: str) -> str:
+        return f"#Entity   XIDER\nID\nGPU 0     {first}\nGPU 1     {second}\n"
+
+    asked = "dmon -e 230 -c 1"
+    made = source(context, fields=(230,), health_period_seconds=0)
+
+    def xids(at: int) -> list[tuple[str, str]]:
+        samples = made.collect(at).samples
+        return [
+            (one.tag("code"), one.text("device")) for one in samples if one.tag("kind") == "xid"
+        ]
+
+    tool.answer(asked, dmon("79", "0"))
+    assert xids(NOW_NS) == []  # of any age
+    tool.answer(asked, dmon("79", "48"))
+    assert xids(NOW_NS + 30 * SECOND) == [("48", "gpu1")]
+    assert xids(NOW_NS + 60 * SECOND) == []
+
+
 def test_a_remote_host_engine_is_named_on_the_command_line(
     tool: RecordedTool, context: Context
 ) -> None:

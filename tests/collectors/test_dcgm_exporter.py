@@ -368,6 +368,20 @@ def test_an_old_xid_is_never_news_and_a_new_one_is_news_once_even_over_a_restart
     made.close()
 
 
+def test_bad_health_is_told_when_it_begins_and_when_it_ends(
+    server: Exporters, context: Context
+) -> None:
+    made = source(server, context, nodes=("g1",))
+    sick = TEXT + metric("DCGM_EXP_GPU_HEALTH_STATUS", 20, 'health_watch="MEM"') + "\n"
+    severities = []
+    for step, text in enumerate((sick, sick, TEXT, TEXT)):
+        server.texts["g1"] = text
+        told = kinds(made.collect(NOW_NS + step * SECOND).samples, "dcgm_health")
+        severities.append([one.number("severity") for one in told])
+    assert severities == [[3.0], [], [0.0], []]
+    made.close()
+
+
 def test_inventory_is_told_once(server: Exporters, context: Context) -> None:
     made = source(server, context, nodes=("g1",))
     assert len(kinds(made.collect(NOW_NS).samples, "inventory")) == 3

@@ -249,11 +249,17 @@ def test_nodes_built_alike_have_one_signature_whatever_their_addresses_and_loads
 def test_too_few_lanes_are_a_fault_and_a_slow_idle_link_is_none(
     tree: Tree, context: Context
 ) -> None:
-    tree.link(tree.add("0000:1b:00.0", "0x030200"), "8", "32.0 GT/s PCIe")
+    narrow = tree.add("0000:1b:00.0", "0x030200")
+    tree.link(narrow, "8", "32.0 GT/s PCIe")
     tree.link(tree.add("0000:2c:00.0", "0x030200"), "16", "2.5 GT/s PCIe")
     made = source(context)
     assert audit(made.collect(NOW_NS)) == [("lanes", "0000:1b:00")]
     assert audit(made.collect(NOW_NS + 3601 * SECOND)) == []  # told before
+    tree.link(narrow, "16", "32.0 GT/s PCIe")
+    over = [
+        one for one in made.collect(NOW_NS + 7202 * SECOND).samples if one.tag("kind") == "topology"
+    ]
+    assert [(one.tag("code"), one.number("severity")) for one in over] == [("lanes", 0.0)]
 
 
 def test_a_slot_weaker_than_those_of_its_peers_is_a_fault(tree: Tree) -> None:
