@@ -89,7 +89,7 @@ class HeadSection(Section):
     # Where operators' commands reach the head.
     socket: Path = Path("/run/tocsin/tocsin.sock")
     # Members of this Unix group may operate, beside root and the head's own user.
-    operators_group: str = "tocsin"
+    operators_group: str = "tocsin-operators"
     # Who may write: one line a token, made by `tocsin token NODE`. Read again when it changes.
     tokens_file: Path = Path("/etc/tocsin/tokens")
     # TLS for the gateway: certificate (with its chain) and key, in PEM.
