@@ -36,7 +36,7 @@ OVERLAP_NS = 120 * NANOSECONDS
 # the short horizons again, which some hours do, and no more of them than a start may wait for.
 EVENTS_BACK_NS = 30 * 86_400 * NANOSECONDS
 READINGS_BACK_NS = 6 * 3_600 * NANOSECONDS
-READINGS_LIMIT = 1_000_000
+READINGS_LIMIT = 500_000  # about 40 s of work
 
 # At each moment these come first: an inventory must be known before a kernel line.
 _FIRST = ("event", "slurm_event", "source", "host")
