@@ -130,6 +130,14 @@ def of_head(faults: Iterable[tuple[str, str]], now_ns: int) -> list[Alert]:
     ]
 
 
+def of_senders(words: str, now_ns: int) -> list[Alert]:
+    """One alert for all senders that are over their share or a budget; ``words`` name them."""
+    title = "a sender is cut short"
+    text = f"{words}; what is over is refused and counted: a fault there, or a stolen token"
+    alert = Alert("gateway/senders", WARNING, title, text, node="", time_ns=now_ns)
+    return [alert] if words else []
+
+
 def of_groups(events: Iterable[GroupEvent]) -> list[Alert]:
     """One alert for what happens to a rack or a power feed, however many nodes show it."""
     return [

@@ -25,7 +25,7 @@ from collectors.sample import Sample, source_reading
 from collectors.slurm import SlurmSource
 from collectors.slurm_nodes import NodeState
 from daemon import __version__
-from daemon.alerting import Alert, active_alerts, of_groups, of_head
+from daemon.alerting import Alert, active_alerts, of_groups, of_head, of_senders
 from daemon.alerts import Alerts, make_webhook
 from daemon.cases import LedgerView
 from daemon.clock import Clock
@@ -56,7 +56,6 @@ from daemon.store.commit import GroupCommit
 from daemon.store.embedded import Store
 from daemon.store.errors import StoreUnavailableError
 from daemon.store.influx import InfluxSink
-from daemon.store.upkeep import Upkeep
 from daemon.tend import DoesJobSteps, Tender
 from models.features import FeatureEngine
 from models.rival import Rival
@@ -138,9 +137,6 @@ class Head:
         self._urgent = asyncio.Event()
         self.intake = Intake(self.group, self.watch, clock, self.wake)
         self.fleet_points: Sequence[Sample] = ()
-        self.upkeep = Upkeep(
-            self.store.directory, config.store, self.store.event_table, self.store.marks
-        )
         self.sink = InfluxSink(self.store, config.influxdb) if config.influxdb.url else None
         self.loops = [
             SourceLoop(source, HEAD_NODE, DirectOutlet(self.intake.keep, self.wake), clock.now_ns)
@@ -299,6 +295,7 @@ class Head:
                 # Nothing is done that cannot be written down first; people are told why.
                 self.decisions, self._faults["ledger"] = (), str(error)
             self._faults["store"] = self.store.counts.fault
+            self._faults["disk"] = self.store.counts.short
             self._faults["tokens file"] = getattr(self.gateway and self.gateway.tokens, "fault", "")
             # Silences have an alert of their own, with a time to settle.
             spoken = [one for one in self.decisions if one.voice != "silence"]
@@ -307,6 +304,7 @@ class Head:
                 spoken, judgement.silences, len(self.nodes), now_ns, self.config.alerts, out
             )
             self.active += of_groups(judgement.group_events) + of_head(self._faults.items(), now_ns)
+            self.active += of_senders(self.gateway.loud() if self.gateway else "", now_ns)
             await self.by_hand(self.alerts.update, self.active, now_ns)
             self.intake.flow.mark(self.clock.monotonic())
             await self._write_decisions()
@@ -423,9 +421,10 @@ class Head:
 
     def _roll(self) -> None:
         self.store.roll(self.clock.now_ns())
+        self.store.make_room()
 
     def _maintain(self) -> None:
-        log.info("store_upkeep", did=self.upkeep.run(self.clock.now_ns()).text())
+        self.store.upkeep(self.clock.now_ns())
 
     async def _write_fleet(self) -> None:
         """The fleet in a few points, so that a dashboard of 10,000 nodes stays fast."""

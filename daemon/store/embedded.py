@@ -37,6 +37,7 @@ from daemon.store.parts import (
     write_part,
 )
 from daemon.store.reader import Reader
+from daemon.store.room import Room
 from daemon.store.segments import SegmentWriter, list_segments, read_segment, segment_path
 from daemon.store.tables import from_columns, sort_once, tags_of, to_rows
 from daemon.store.tail import Tail
@@ -61,6 +62,7 @@ class StoreCounts:
     parquet_bytes: int = 0
     damaged_bytes: int = 0
     fault: str = ""
+    short: str = ""
 
 
 class Store(Reader):
@@ -79,6 +81,7 @@ class Store(Reader):
         self.now_ns = now_ns
         self.options = options or StoreOptions(directory=directory)
         self.counts = StoreCounts()
+        self.room = Room(directory, self.options)
         self.tails: list[Tail] = []  # sinks that follow the spool
         self._lock = threading.Lock()  # the frame being filled
         self._write_lock = threading.Lock()  # the spool file
@@ -134,6 +137,9 @@ class Store(Reader):
             if self._fence is not None and (why := self._fence()):
                 raise StoreUnavailableError(f"store {self.directory}: this head stands by: {why}")
             try:
+                if refusal := self.room.refusal():
+                    self._writer.rotate()  # as Parquet it is a tenth: it may be rolled now
+                    raise StoreUnavailableError(refusal)
                 self._writer.append(payload, packer.size_bytes, self.now_ns())
                 self.event_table.add(packer.events)
             except StoreUnavailableError as error:
@@ -240,10 +246,21 @@ class Store(Reader):
         Meant for a thread of its own, hourly. Raises StoreUnavailableError.
         """
         with self._upkeep_lock:
-            upkeep = Upkeep(self.directory, self.options, self.event_table, self.marks)
-            report = upkeep.run(now_ns)
+            report = self._upkeep().run(now_ns)
             log.info("store upkeep: %s", report.text())
             return report
+
+    def make_room(self) -> str:
+        """Removes the oldest days at once when the disk is short of room; what is still wrong
+        after that, in words. Raises StoreUnavailableError."""
+        if self.room.short():
+            with self._upkeep_lock:
+                self._upkeep().make_room()
+        self.counts.short = self.room.short()
+        return self.counts.short
+
+    def _upkeep(self) -> Upkeep:
+        return Upkeep(self.directory, self.options, self.event_table, self.marks)
 
     # Events.
 

@@ -5,12 +5,16 @@ Every ``event`` sample lands here once, however often it is replayed.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from collectors.sample import Sample
 from daemon.store.database import Database
 
+log = logging.getLogger("tocsin.store")
+
+_PIECE_ROWS = 10_000
 _TABLE = """
 CREATE TABLE IF NOT EXISTS events (
     id INTEGER PRIMARY KEY,
@@ -126,6 +130,34 @@ class EventTable:
         before_ns = min(before_ns, oldest["time_ns"] + span_ns)
         return self.database.execute("DELETE FROM events WHERE time_ns < ?", (before_ns,))
 
+    def bound(self, per_node_limit: int, limit: int) -> int:
+        """Removes the oldest events of each node over its limit, then of all; how many.
+
+        The nodes come first, so that one that says too much pushes out nobody else's.
+        """
+        removed = 0
+        for row in self.database.query(
+            "SELECT node, count(*) AS held FROM events GROUP BY node HAVING held > ?",
+            (per_node_limit,),
+        ):
+            removed += self._remove_oldest(row["held"] - per_node_limit, "node = ?", row["node"])
+        (total,) = self.database.query("SELECT count(*) AS held FROM events")
+        removed += self._remove_oldest(total["held"] - limit, "1")
+        if removed:
+            log.warning("the %d oldest events were removed: there are too many", removed)
+        return removed
+
+    def _remove_oldest(self, count: int, where: str, *values: str) -> int:
+        removed = 0
+        while removed < count:
+            # A piece at a time: whoever writes a decision must not wait for all of it.
+            removed += self.database.execute(
+                f"DELETE FROM events WHERE id IN (SELECT id FROM events WHERE {where}"  # noqa: S608
+                " ORDER BY time_ns, id LIMIT ?)",
+                (*values, min(count - removed, _PIECE_ROWS)),
+            )
+        return removed
+
 
 def _plain(text: str) -> str:
     """SQLite takes no half surrogate pairs (text from a file that is no UTF-8)."""
@@ -162,6 +194,8 @@ class BatchMarks:
         """Writes marks down, before the segment that holds them is removed."""
         highest: dict[tuple[str, str], int] = {}
         for node, instance, sequence in marks:
+            if instance not in self._highest.get(node, {}):
+                continue  # a sender that calls itself by ever new names: forgotten already
             key = (node, instance)
             highest[key] = max(sequence, highest.get(key, -1))
         if not highest:
@@ -174,5 +208,11 @@ class BatchMarks:
             )
 
     def forget(self, before_ns: int) -> None:
-        """Removes the marks of senders that were not heard since ``before_ns``."""
+        """Removes the marks of senders that were not heard since ``before_ns``, or are too many."""
         self.database.execute("DELETE FROM batches WHERE seen_ns < ?", (before_ns,))
+        self.database.execute(
+            "DELETE FROM batches WHERE (node, instance) IN (SELECT node, instance FROM (SELECT"
+            " node, instance, row_number() OVER (PARTITION BY node ORDER BY seen_ns DESC) AS place"
+            " FROM batches) WHERE place > ?)",
+            (self.PER_NODE,),
+        )

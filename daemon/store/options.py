@@ -21,4 +21,10 @@ class StoreOptions(Section):
     keep_event_days: float = Field(default=730.0, gt=0)
     limit_bytes: int = Field(default=200 * 1024**3, ge=1024 * 1024)
     reserve_bytes: int = Field(default=1024**3, ge=0)
+    # Of the disk's free bytes the last ones, kept for decisions and the ledger: with less (or
+    # less than 5 % of the disk, if that is smaller) readings are refused.
+    floor_bytes: int = Field(default=256 * 1024**2, ge=0)
+    # Rows of the events' database: of one node, and of all.
+    events_per_node_limit: int = Field(default=100_000, ge=1)
+    events_limit: int = Field(default=5_000_000, ge=1)
     compression_level: int = Field(default=3, ge=1, le=19)

@@ -92,8 +92,18 @@ class Upkeep:
         if self.events is not None:
             before_ns = now_ns - int(self.options.keep_event_days * DAY_NS)
             report.events_removed = self.events.forget(before_ns, AGED_DAYS_LIMIT * DAY_NS)
+            report.events_removed += self.events.bound(
+                self.options.events_per_node_limit, self.options.events_limit
+            )
         if self.marks is not None:
             self.marks.forget(now_ns - 90 * DAY_NS)
+        return report
+
+    def make_room(self) -> UpkeepReport:
+        """Only removes, oldest first, until there is room again or nothing more may go."""
+        report = UpkeepReport()
+        self._remove_covered(report)
+        self._remove_for_size(report)
         return report
 
     # Merging.

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from daemon.alerting import Alert, GroupOptions, active_alerts, names, phrase
+from daemon.alerting import (
+    WARNING,
+    Alert,
+    GroupOptions,
+    active_alerts,
+    names,
+    of_senders,
+    phrase,
+)
 from daemon.decisions import Action, Decision, Guard, Mode, decision_id
 from models.voices import Silence
 
@@ -177,3 +185,10 @@ def test_a_reason_of_others_is_quoted_whole() -> None:
 
 def test_names_stay_short() -> None:
     assert names(tuple(f"n{i}" for i in range(10))).endswith("n7 and 2 more")
+
+
+def test_senders_that_are_cut_are_one_warning() -> None:
+    assert of_senders("", NOW_NS) == []
+    (told,) = of_senders("n1 sends too much; n2: event budget: ...", NOW_NS)
+    assert (told.severity, told.key) == (WARNING, "gateway/senders")
+    assert told.text.startswith("n1 sends too much; n2")

@@ -287,7 +287,10 @@ def fill(store: Store) -> None:
         keep(store, *(gpu("n1", i, second, power_watts=noise.random()) for i in range(500)))
 
 
-def test_a_disk_that_is_full_is_said_and_costs_no_earlier_row(tmp_path: Path) -> None:
+@pytest.mark.parametrize("floor_bytes", [0, 2**28])
+def test_a_disk_that_is_full_is_said_and_costs_no_earlier_row(
+    tmp_path: Path, floor_bytes: int
+) -> None:
     # A file system of its own, too small for what is written.
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -299,11 +302,16 @@ def test_a_disk_that_is_full_is_said_and_costs_no_earlier_row(tmp_path: Path) ->
     if mounted.returncode != 0:
         pytest.skip("needs the right to mount a small file system")
     try:
-        store = Store(disk / "store")
+        store = Store(disk / "store", StoreOptions(floor_bytes=floor_bytes))
         keep(store, gpu("n1", 0, 0, power_watts=1.0))
         with pytest.raises(StoreUnavailableError, match="free space there") as told:
             fill(store)
         assert str(disk) in str(told.value)
+        # With a floor the last of the disk is still there for a decision.
+        assert ("No space left" in str(told.value)) == (floor_bytes == 0)
+        if floor_bytes:
+            store.database.define("CREATE TABLE words (word TEXT)")
+            store.database.execute("INSERT INTO words VALUES ('drain')")
         kept = len(rows(store))
         assert (kept - 1) % 500 == 0, "no half commit is readable"
         (disk / "store" / "spool").rename(disk / "spool.away")
