@@ -68,8 +68,9 @@ EVENT_LIMIT = 20_000
 class Options(SourceOptions):
     """``conf`` and ``binaries`` are needed only where Slurm is not in its usual place.
 
-    ``adapter``: how the head writes. ``auto`` takes Slurm's own commands where they work, else
-    slurmrestd where ``rest_url`` (``http://host:6820``) names one.
+    ``adapter``: how the head writes. ``auto`` takes Slurm's own commands where they are here, else
+    pyslurm where it is installed, else slurmrestd where ``rest_url`` (``http://host:6820``) names
+    one. ``pyslurm_folder`` holds a pyslurm that is not installed beside tocsin.
     """
 
     period_seconds: float = Field(default=15.0, gt=0, le=3_600)
@@ -77,7 +78,8 @@ class Options(SourceOptions):
     conf: Path | None = None
     binaries: Path | None = None
     jobs: bool = True
-    adapter: Literal["auto", "cli", "rest"] = "auto"
+    adapter: Literal["auto", "cli", "rest", "pyslurm"] = "auto"
+    pyslurm_folder: Path | None = None
     rest_url: str = Field(default="", pattern=r"^(https?://[^/?#@ ]+)?$")
     rest_user: str = Field(default="", pattern=r"^[A-Za-z0-9_.-]{0,64}$")
     # Holds a JWT of ``scontrol token``; read anew at each request, so that it may be renewed.

@@ -21,7 +21,9 @@ from daemon.slurm.adapter import (
     same_reason,
 )
 from daemon.slurm.cli import CliAdapter
+from daemon.slurm.pyslurm_adapter import PyslurmAdapter
 from daemon.slurm.simulated import SimulatedSlurm
+from tests.daemon.slurm.pyslurms import real_pyslurm
 from tests.testbed.slurm.cluster import Cluster
 
 OURS = "tocsin:x79 gpu3 9f2c; fell off the bus; tocsin explain 9f2c"
@@ -72,13 +74,23 @@ def simulated_world() -> World:
 def cli_world(cluster: Cluster, interactive: bool) -> World:
     world = World()
     world.adapter = CliAdapter(window=lambda: world.window(), interactive=interactive)
+    world.person = operator(cluster)
+    return world
 
+
+def pyslurm_world(cluster: Cluster, folder: Path) -> World:
+    world = World()
+    world.adapter = PyslurmAdapter(Options(pyslurm_folder=folder), window=lambda: world.window())
+    world.person = operator(cluster)
+    return world
+
+
+def operator(cluster: Cluster) -> Person:
     def person(name: str, *, state: str = "", reason: str = "") -> None:
         settings = {key: value for key, value in (("state", state), ("reason", reason)) if value}
         cluster.update(name, **settings)
 
-    world.person = person
-    return world
+    return person
 
 
 @pytest.fixture(
@@ -86,11 +98,14 @@ def cli_world(cluster: Cluster, interactive: bool) -> World:
         "simulated",
         pytest.param("cli", marks=pytest.mark.slurm),
         pytest.param("cli one by one", marks=pytest.mark.slurm),
+        pytest.param("pyslurm", marks=pytest.mark.slurm),
     ]
 )
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     if request.param == "simulated":
         made = simulated_world()
+    elif request.param == "pyslurm":
+        made = pyslurm_world(request.getfixturevalue("slurm"), real_pyslurm())
     else:
         made = cli_world(request.getfixturevalue("slurm"), request.param == "cli")
     yield made
