@@ -13,6 +13,7 @@ from daemon.holdout import HoldOut
 from daemon.jobcare import JobCare
 from daemon.proof import ProofOptions
 from daemon.settings import Section
+from daemon.soft import SoftOptions
 
 # From the most careful to the least: the more careful of two modes holds.
 _FORCE = {Mode.SHADOW: 0, Mode.APPROVE: 1, Mode.ACT: 2}
@@ -89,6 +90,9 @@ class Limits(Section):
 
     # On which nodes a risk is recorded and drains nothing, so that it can be judged.
     holdout: HoldOut = HoldOut()
+
+    # What is done for a risk that does not drain.
+    soft: SoftOptions = SoftOptions()
 
     # What is done for the jobs on a node that is drained.
     jobs: JobCare = JobCare()

@@ -62,7 +62,7 @@ def decide(
     the node is in ``inputs``. The order is the order in which drains were weighed.
     """
     drains, alerts, chances = _candidates(situation, limits, ledger, now_ns)
-    scene = _scene(situation, limits, ledger, mode, now_ns, drains)
+    scene = scene_of(situation, limits, ledger, mode, now_ns, drains)
     decisions = [_drain_or_hold(scene, one, chances) for one in drains]
     decisions.extend(_alert(scene, one, chances) for one in alerts)
     decisions.extend(_of_silences(scene, situation))
@@ -77,7 +77,7 @@ def explain_node(
     For ``tocsin explain NODE`` of a node against which nothing stands.
     """
     drains, _, chances = _candidates(situation, limits, ledger, now_ns)
-    scene = _scene(situation, limits, ledger, mode, now_ns, drains)
+    scene = scene_of(situation, limits, ledger, mode, now_ns, drains)
     own = next((one for one in drains if one.node == node), None)
     one = own or Candidate(
         decision_id(node, "none", "", 0), node, "", "node", "none", "none", "fact",
@@ -151,7 +151,7 @@ def _candidates(
     return drains, alerts, chances
 
 
-def _scene(
+def scene_of(
     situation: Situation,
     limits: Limits,
     ledger: LedgerView,
@@ -159,6 +159,7 @@ def _scene(
     now_ns: int,
     drains: Sequence[Candidate],
 ) -> Scene:
+    """What the guards look at, for ``drains`` of this moment."""
     silences: dict[str, list[Silence]] = {}
     for silence in situation.silences:
         silences.setdefault(silence.node, []).append(silence)

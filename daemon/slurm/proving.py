@@ -132,7 +132,7 @@ class ProofTools:
         """See Proving."""
         result = self._run("scontrol", "delete", f"ReservationName={_checked(name)}")
         said = result.stderr.decode("utf-8", "replace")
-        if not result.ok and "not found" not in said and "Invalid reservation name" not in said:
+        if not result.ok and not no_such_reservation(said):
             raise _error(result)
 
     def find_job(self, job_name: str) -> ProofJob | None:
@@ -188,6 +188,12 @@ class ProofTools:
         result = self._run(name, *arguments)
         if not result.ok:
             raise _error(result)
+
+
+def no_such_reservation(said: str) -> bool:
+    """Whether scontrol says that the reservation to be deleted is gone (22.05 to 26.05)."""
+    words = ("not found", "Invalid reservation name", "Requested reservation is invalid")
+    return any(one in said for one in words)
 
 
 def parse_reservation(text: str) -> Reservation | None:

@@ -181,3 +181,9 @@ def test_every_step_is_settled_by_another_head(slurm: Cluster) -> None:
             break
     assert seen[-1] is Step.OVER
     assert "proof passed 1 of 1" in slurm.reason("n2")
+
+
+def test_a_reservation_that_is_gone_already_is_no_error(slurm: Cluster) -> None:
+    tools = ProofTools(proof(), Options())
+    assert tools.reserved_for_us("tocsin_0123abcd", "n1") is None
+    tools.release("tocsin_0123abcd")

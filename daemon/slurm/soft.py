@@ -1,0 +1,211 @@
+"""What a step softer than a drain needs of Slurm: a node's weight, its features, a reservation.
+
+Measured on 22.05: what ``scontrol update`` sets of Weight and Features is gone after
+``scontrol reconfigure`` and after a restart of slurmctld, which read slurm.conf again (not with
+``-R``); AvailableFeatures set alone changes ActiveFeatures too, or is refused, so both are set.
+A reservation survives both. Slurm's own commands are used whichever adapter writes the drains.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from collectors.command import Result, Runner
+from collectors.hostlist import valid_name
+from collectors.slurm import Options
+from collectors.slurm_reader import Tools, trouble
+from daemon.slurm.adapter import SlurmRefused, SlurmUnavailable
+from daemon.slurm.proving import Reservation, no_such_reservation, parse_reservation
+
+# How the names of our reservations begin; those of proofs are tocsin_<case> without "soft".
+RESERVATION_BEGIN = "tocsin_soft_"
+_RESERVATION = re.compile(r"tocsin_soft_[0-9a-f]{8}")
+_FEATURE = re.compile(r"[A-Za-z0-9_.:=+-]{1,128}")
+_AWAY = ("stopped", "hung", "authentication", "unconfigured", "missing", "version")
+FLAGS = frozenset({"IGNORE_JOBS"})
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What Slurm shows of one node: its weight, and its features, active ones too."""
+
+    weight: int
+    available: tuple[str, ...] = ()
+    active: tuple[str, ...] = ()
+
+
+class SoftTools(Protocol):
+    """Calls block and end by a deadline. SlurmUnavailable: no answer (a write may have happened);
+    SlurmRefused: Slurm said no.
+    """
+
+    def shown(self, node: str) -> Shown | None:
+        """The node as slurmctld shows it now; None where it has none."""
+        ...
+
+    def set_weight(self, node: str, weight: int) -> None:
+        """Sets the node's Weight. Slurm takes nodes of the lowest weight first."""
+        ...
+
+    def set_features(self, node: str, shown: Shown) -> None:
+        """Sets both lists of features."""
+        ...
+
+    def reservation(self, name: str) -> Reservation | None:
+        """One of our reservations; None where there is no such one."""
+        ...
+
+    def reserve(self, name: str, node: str, minutes: int) -> None:
+        """Makes one: this user alone, running jobs go on, an end of its own."""
+        ...
+
+    def release(self, name: str) -> None:
+        """Deletes it; nothing happens where it is gone."""
+        ...
+
+    @property
+    def user(self) -> str:
+        """Whom our reservations are for."""
+        ...
+
+
+def _free() -> str:
+    return ""
+
+
+class SoftSlurm:
+    """``SoftTools`` through Slurm's own commands. ``fence``: why nothing may be written now."""
+
+    def __init__(
+        self,
+        options: Options | None = None,
+        runner: Runner | None = None,
+        fence: Callable[[], str] = _free,
+    ) -> None:
+        options = options or Options()
+        self._tools = Tools(options.conf, options.binaries)
+        self._runner = runner or Runner()
+        self._deadline_seconds = options.deadline_seconds
+        self._fence = fence
+        self._user = pwd.getpwuid(os.geteuid()).pw_name
+
+    @property
+    def user(self) -> str:
+        """See SoftTools."""
+        return self._user
+
+    def shown(self, node: str) -> Shown | None:
+        """See SoftTools."""
+        result = self._run("scontrol", "--all", "--oneliner", "show", "node", _node(node))
+        said = result.text() + result.stderr.decode("utf-8", "replace")
+        if not result.ok or f"NodeName={node} " not in said:
+            if result.status == "ended" and "not found" in said:
+                return None
+            raise _error(result)
+        return parse_shown(said)
+
+    def set_weight(self, node: str, weight: int) -> None:
+        """See SoftTools."""
+        if not 0 <= weight < 2**32 - 2:
+            raise ValueError(f"no weight: {weight}")
+        self._must("scontrol", "update", f"NodeName={_node(node)}", f"Weight={weight}")
+
+    def set_features(self, node: str, shown: Shown) -> None:
+        """See SoftTools."""
+        bad = [one for one in (*shown.available, *shown.active) if not _FEATURE.fullmatch(one)]
+        if bad:
+            raise ValueError(f"no feature: {bad[0]!r}")
+        self._must(
+            "scontrol", "update", f"NodeName={_node(node)}",
+            f"AvailableFeatures={','.join(shown.available)}",
+            f"ActiveFeatures={','.join(shown.active)}",
+        )  # fmt: skip
+
+    def reservation(self, name: str) -> Reservation | None:
+        """See SoftTools."""
+        result = self._run("scontrol", "--oneliner", "show", "reservation", _named(name))
+        said = result.text() + result.stderr.decode("utf-8", "replace")
+        if not result.ok:
+            if result.status == "ended" and "not found" in said:
+                return None
+            raise _error(result)
+        found = parse_reservation(said)
+        if found is None or found.name != name:
+            raise SlurmUnavailable(f"no reservation in the answer: {said[:200]}", "garbage")
+        return found
+
+    def reserve(self, name: str, node: str, minutes: int) -> None:
+        """See SoftTools."""
+        self._must(
+            "scontrol", "create", "reservation", f"ReservationName={_named(name)}",
+            "StartTime=now", f"Duration={max(1, minutes)}", f"Users={self._user}",
+            f"Nodes={_node(node)}", f"Flags={','.join(sorted(FLAGS))}",
+        )  # fmt: skip
+
+    def release(self, name: str) -> None:
+        """See SoftTools."""
+        self._may_write()
+        result = self._run("scontrol", "delete", f"ReservationName={_named(name)}")
+        said = result.stderr.decode("utf-8", "replace")
+        if not result.ok and not no_such_reservation(said):
+            raise _error(result)
+
+    def _may_write(self) -> None:
+        why = self._fence()
+        if why:
+            raise SlurmUnavailable(f"this head does not act: {why}", "standby")
+
+    def _must(self, name: str, *arguments: str) -> None:
+        self._may_write()
+        result = self._run(name, *arguments)
+        if not result.ok:
+            raise _error(result)
+
+    def _run(self, name: str, *arguments: str) -> Result:
+        return self._runner.run(
+            self._tools.command(name, *arguments),
+            deadline_seconds=self._deadline_seconds,
+            kind="slurm-soft",
+            env=self._tools.environment(),
+        )
+
+
+def parse_shown(text: str) -> Shown:
+    """Weight and features of one line of ``scontrol -o show node``.
+
+    >>> parse_shown("NodeName=n1 AvailableFeatures=h200,ib ActiveFeatures=h200 Weight=7 ")
+    Shown(weight=7, available=('h200', 'ib'), active=('h200',))
+    """
+
+    def words(name: str) -> tuple[str, ...]:
+        match = re.search(rf"(?:^|\s){name}=(\S*)", text)
+        listed = match[1].split(",") if match and match[1] != "(null)" else []
+        return tuple(one for one in listed if one)
+
+    weight = re.search(r"\sWeight=(\d{1,10})(?:\s|\Z)", text)
+    if weight is None:
+        raise SlurmUnavailable(f"no weight in the answer: {text[:200]}", "garbage")
+    return Shown(int(weight[1]), words("AvailableFeatures"), words("ActiveFeatures"))
+
+
+def _named(name: str) -> str:
+    if not _RESERVATION.fullmatch(name):
+        raise ValueError(f"no soft reservation of ours: {name!r}")
+    return name
+
+
+def _node(name: str) -> str:
+    if not valid_name(name):
+        raise ValueError(f"no node name: {name!r}")
+    return name
+
+
+def _error(result: Result) -> SlurmUnavailable | SlurmRefused:
+    error = trouble(result)
+    kind = SlurmUnavailable if error.kind in _AWAY else SlurmRefused
+    return kind(str(error), error.kind)

@@ -1,0 +1,55 @@
+"""Which nodes a risk makes less wanted, short of a drain. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from daemon.candidates import combined, node_risks, of_risks
+from daemon.cases import LedgerView
+from daemon.decisions import Guard, Mode
+from daemon.guards import GUARDS, ask_all
+from daemon.limits import Limits
+from daemon.policy import Situation, scene_of
+from daemon.soft import Wish
+
+# What must let a soft step pass. The others are about drains: their cost, their cap, their yes.
+_ASKED = frozenset(
+    {
+        Guard.SLURM_AWAY, Guard.UNKNOWN_NODE, Guard.OURS, Guard.FOREIGN, Guard.NOT_REGISTERED,
+        Guard.MAINTENANCE, Guard.LOCKED, Guard.HOLD_DOWN, Guard.TOOL_FAULT, Guard.COVERAGE,
+        Guard.COMMON_CAUSE, Guard.BREAKER,
+    }
+)  # fmt: skip
+assert {guard for guard, _ in GUARDS} >= _ASKED
+
+
+def soft_mode(limits: Limits, mode: Mode) -> Mode:
+    """How far soft steps may go: the daemon's mode, or ``soft`` of ``[policy.rules]``."""
+    return limits.mode_of("soft", "fact", mode)
+
+
+def wishes(
+    situation: Situation, limits: Limits, ledger: LedgerView, mode: Mode, now_ns: int
+) -> list[Wish]:
+    """The nodes to make less wanted now, the likeliest first."""
+    if limits.soft.step == "none":
+        return []
+    grouped = node_risks(situation.risks)
+    likely = of_risks(grouped, limits.soft.threshold, ledger, now_ns)
+    scene = scene_of(situation, limits, ledger, mode, now_ns, likely)
+    found: dict[str, Wish] = {}
+    for one in sorted(likely, key=lambda one: (-one.probability, one.node)):
+        if one.node in found:
+            continue
+        said = [verdict for verdict in ask_all(scene, one) if verdict.guard in _ASKED]
+        if all(verdict.passed for verdict in said):
+            found[one.node] = Wish(one.node, one.probability, one.text)
+    return list(found.values())
+
+
+def chances(situation: Situation) -> Mapping[str, float]:
+    """The highest risk of each node that has one."""
+    found: dict[str, float] = {}
+    for (node, _), risks in node_risks(situation.risks).items():
+        found[node] = max(found.get(node, 0.0), combined(risks))
+    return found
