@@ -24,7 +24,10 @@ HOUR_NS = 3_600_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """One simulated fleet: ``rate`` times as many failures as the default scenario has."""
+    """One simulated fleet. Everything that goes wrong happens ``rate`` times as often as usual.
+
+    ``without`` names classes of fault that never happen there.
+    """
 
     seed: int
     nodes: int
@@ -32,6 +35,7 @@ class Fleet:
     rate: float
     cadence_seconds: float = 600.0
     hardware: str = "h100-8"
+    without: tuple[str, ...] = ()
 
     def write(self, directory: Path) -> Path:
         """Simulates it into ``directory`` and returns that."""
@@ -41,7 +45,7 @@ class Fleet:
             days=self.days,
             seed=self.seed,
             cadence_seconds=self.cadence_seconds,
-            scenario=load().scaled(self.rate).with_hardware(self.hardware),
+            scenario=load().crowded(self.rate, self.without).with_hardware(self.hardware),
         )
         return directory
 
