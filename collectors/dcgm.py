@@ -44,7 +44,7 @@ class Options(SourceOptions):
     host: str = Field(default="", pattern=r"^[A-Za-z0-9_.:\[\]-]{0,200}$")
     fields: tuple[int, ...] = Field(default=FIELD_NUMBERS, min_length=1, max_length=100)
     health_period_seconds: float = Field(default=300.0, ge=0)
-    inventory_period_seconds: float = Field(default=3600.0, gt=0)
+    inventory_period_seconds: float = Field(default=86_400.0, gt=0)
 
 
 def make(options: Options, context: Context) -> Dcgm:

@@ -65,7 +65,7 @@ class Options(SourceOptions):
     concurrency: int = Field(default=128, ge=1, le=4_096)
     body_bytes: int = Field(default=8 * 1024 * 1024, ge=1024)
     pause_most_seconds: float = Field(default=300.0, gt=0)
-    inventory_period_seconds: float = Field(default=3600.0, gt=0)
+    inventory_period_seconds: float = Field(default=86_400.0, gt=0)
     authorization_file: str = ""
     ca_file: str = ""
 

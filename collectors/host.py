@@ -251,6 +251,7 @@ class Host:
         for code, path in (
             ("kernel", "proc/sys/kernel/osrelease"),
             ("bios", "sys/class/dmi/id/bios_version"),
+            ("product", "sys/class/dmi/id/product_name"),
             ("driver", "sys/module/nvidia/version"),
         ):
             text = (self._text(path) or "").strip()
@@ -262,6 +263,10 @@ class Host:
                 text = (self._text(f"sys/class/infiniband/{device}/fw_ver") or "").strip()
                 if text:
                     yield ("nic_firmware", device), text
+                # Firmware is compared among cards of one board.
+                board = (self._text(f"sys/class/infiniband/{device}/board_id") or "").strip()
+                if board:
+                    yield ("nic_board", device), board
 
     def _text(self, path: str) -> str | None:
         """A small file below the root; None where it can't be read (absent, not permitted)."""

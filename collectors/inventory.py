@@ -1,4 +1,4 @@
-"""Which boards a node has, as events: at the start, at every change, and once an hour.
+"""Which boards a node has, as events: at the start, at every change, and once a day.
 
 The events are how a PCI address in a kernel line becomes a GPU's index, and how a board that is
 no longer there is noticed. A fleet view of versions is made of the ``version`` events.

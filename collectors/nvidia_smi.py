@@ -84,7 +84,7 @@ class Options(SourceOptions):
     deadline_seconds: float = Field(default=20.0, gt=0, le=3_600)
     program: str = "nvidia-smi"
     method: Literal["xml", "csv"] = "xml"
-    inventory_period_seconds: float = Field(default=3600.0, gt=0)
+    inventory_period_seconds: float = Field(default=86_400.0, gt=0)
 
 
 def make(options: Options, context: Context) -> NvidiaSmi:

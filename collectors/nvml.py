@@ -70,7 +70,7 @@ class Options(SourceOptions):
     """
 
     full_period_seconds: float = Field(default=60.0, gt=0)
-    inventory_period_seconds: float = Field(default=3600.0, gt=0)
+    inventory_period_seconds: float = Field(default=86_400.0, gt=0)
     skip_seconds: float = Field(default=60.0, gt=0)
     skip_most_seconds: float = Field(default=900.0, gt=0)
     start_seconds: float = Field(default=90.0, gt=0, le=3_600)

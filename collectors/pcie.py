@@ -39,6 +39,7 @@ PCIE_METRICS: tuple[Metric, ...] = (
     _metric("present", "state", "1: the device answers; 0: it is gone or reads all ones.", 1),
 )
 METRICS = (*PCIE_METRICS, *EVENT_METRICS)
+_BUILD_SECONDS = 86_400.0
 
 
 class Options(SourceOptions):
@@ -73,6 +74,7 @@ class Pcie:
         self._boot = ""
         self._audit_at_ns: int | None = None
         self._faults = Told("is as it should be")
+        self._told_build = "", 0
 
     def collect(self, now_ns: int) -> Batch:
         """Reads once."""
@@ -166,8 +168,16 @@ class Pcie:
             for fault in faults(parts)
         ]
         here = {part.device.address for part in parts}
-        told = event(node, "version", "topology", now_ns, text=signature(parts), severity=INFO)
-        return [told, *self._faults.changes(found, here, now_ns)]
+        return [*self._built(signature(parts), now_ns), *self._faults.changes(found, here, now_ns)]
+
+    def _built(self, text: str, now_ns: int) -> list[Sample]:
+        """How the node is built: told at the start, when it changes, and once a day."""
+        before, at_ns = self._told_build
+        if text == before and 0 <= now_ns - at_ns < _BUILD_SECONDS * 1e9:
+            return []
+        self._told_build = text, now_ns
+        node = self._context.node
+        return [event(node, "version", "topology", now_ns, text=text, severity=INFO)]
 
     def _remember(self) -> None:
         """Reads what there was; a restart of the node begins anew, hardware may have changed."""

@@ -14,6 +14,7 @@ from daemon.headview import HeadEyes
 from daemon.listen import Address, ListenError, Listeners
 from daemon.page.app import PageOptions, operator_app, page_app
 from daemon.scrape import scrape_routes
+from daemon.versions import version_routes
 
 
 async def open_ears(
@@ -23,7 +24,7 @@ async def open_ears(
     gateway = Gateway(head.intake.accept, tokens, head.clock, config.gateway, marks=head.store)
     head.gateway = gateway
     eyes = HeadEyes(head)
-    scrape = scrape_routes(head)
+    scrape = [*scrape_routes(head), *version_routes(head)]
     app = web.Application()
     app.add_routes(routes(gateway))
     gate = await listeners.open_tcp(

@@ -12,7 +12,9 @@ from daemon.cli.status import span
 EXAMPLE = """examples:
   tocsin nodes
   tocsin nodes --speaking          only nodes that something speaks against
-  tocsin nodes --json | jq '.[] | select(.risk > 0.5).name'"""
+  tocsin nodes --json | jq '.[] | select(.risk > 0.5).name'
+  tocsin nodes --versions          who runs another driver, VBIOS, firmware or kernel than its peers
+  tocsin nodes --versions --all    and what all run alike"""
 
 
 def options(parser: argparse.ArgumentParser, verb: str) -> None:
@@ -20,6 +22,8 @@ def options(parser: argparse.ArgumentParser, verb: str) -> None:
     del verb
     parser.epilog = EXAMPLE
     parser.add_argument("--speaking", action="store_true", help="leave the well ones out")
+    parser.add_argument("--versions", action="store_true", help="compare versions within models")
+    parser.add_argument("--all", action="store_true", help="with --versions: what is alike, too")
     parser.add_argument("--socket", help="the head's socket (default: TOCSIN_SOCKET)")
     parser.add_argument("--json", action="store_true", help="as JSON")
 
@@ -28,6 +32,8 @@ def run(arguments: argparse.Namespace, verb: str) -> int:
     """Asks the head and prints a table."""
     del verb
     try:
+        if arguments.versions:
+            return _versions(arguments)
         rows = ask(socket_path(arguments.socket), "/api/v1/nodes")["nodes"]
     except (HeadAway, HeadRefused) as error:
         return complain(error)
@@ -35,6 +41,36 @@ def run(arguments: argparse.Namespace, verb: str) -> int:
         rows = [row for row in rows if row["voice"] or row["owner"] or row["guard"]]
     print(json.dumps(rows) if arguments.json else table(rows))
     return 0
+
+
+def _versions(arguments: argparse.Namespace) -> int:
+    """Prints the fleet's versions; exit code 1 where some differ from their peers."""
+    groups = ask(socket_path(arguments.socket), "/api/v1/versions")["groups"]
+    print(json.dumps(groups) if arguments.json else versions(groups, arguments.all))
+    return 1 if any(group["others"] for group in groups) else 0
+
+
+def versions(groups: list[dict[str, Any]], every: bool = False) -> str:
+    """One block for each kind of version whose parts differ; with ``every``, all of them."""
+    if not groups:
+        return "no node has told its versions yet: agents tell them at their start and daily"
+    lines = []
+    for group in groups:
+        if not group["others"] and not every:
+            continue
+        usual = f"{group['usual_parts']} of {group['parts']}"
+        words = "" if group["clear"] else "  (no majority)"
+        lines.append(f"{group['what']} of {group['model']}: {group['usual']} on {usual}{words}")
+        for other in group["others"]:
+            before = f", before {other['before']}" if other["before"] else ""
+            lines.append(
+                f"  {other['text']} on {other['parts']}, since {other['since'][:16]}Z{before}: "
+                f"{other['nodes']}"
+            )
+    alike = sum(not group["others"] for group in groups)
+    if not every:
+        lines.append(f"{alike} of {len(groups)} kinds of version are alike on all peers (--all)")
+    return "\n".join(lines)
 
 
 COLUMNS = ("NODE", "SLURM", "GPUS", "RISK", "HEARD", "VOICE", "GUARD", "REASON")

@@ -340,10 +340,10 @@ def test_the_inventory_tells_every_board_at_the_start(source: Nvml) -> None:
     assert len(events(batch, "vbios")) == 8
 
 
-def test_the_inventory_is_told_again_hourly_and_not_in_between(source: Nvml) -> None:
+def test_the_inventory_is_told_again_daily_and_not_in_between(source: Nvml) -> None:
     source.collect(NOW_NS)
     assert events(source.collect(NOW_NS + 1800 * SECOND), "gpu") == []
-    assert len(events(source.collect(NOW_NS + 3601 * SECOND), "gpu")) == 8
+    assert len(events(source.collect(NOW_NS + 86_401 * SECOND), "gpu")) == 8
 
 
 def test_a_board_that_is_no_longer_listed_is_told_once_as_gone(

@@ -218,13 +218,19 @@ def built(batch: Batch) -> list[str]:
     return [one.text("text") for one in batch.samples if one.tag("code") == "topology"]
 
 
-def test_how_a_node_is_built_is_told_at_the_start_and_hourly(tree: Tree, context: Context) -> None:
+def test_how_a_node_is_built_is_told_at_the_start_on_change_and_daily(
+    tree: Tree, context: Context
+) -> None:
     tree.add("0000:1b:00.0", "0x030200")
     made = source(context)
     first = built(made.collect(NOW_NS))
     assert first[0].startswith("1x gpu 10de:2330; tree ")
     assert built(made.collect(NOW_NS + 1800 * SECOND)) == []
-    assert built(made.collect(NOW_NS + 3601 * SECOND)) == first
+    assert built(made.collect(NOW_NS + 3601 * SECOND)) == []
+    tree.add("0000:2c:00.0", "0x020700", "0x15b3")
+    (changed,) = built(made.collect(NOW_NS + 7202 * SECOND))
+    assert changed != first[0]
+    assert built(made.collect(NOW_NS + 7202 * SECOND + 86_401 * SECOND)) == [changed]
 
 
 def test_nodes_built_alike_have_one_signature_whatever_their_addresses_and_loads(

@@ -1,0 +1,170 @@
+"""Who runs another version than its peers: over a real head, its store and its socket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from collectors.events import INFO, event
+from collectors.inventory import Board, board_events
+from collectors.sample import Sample
+from collectors.slurm_nodes import NodeState
+from daemon.assemble import open_ears
+from daemon.cli.main import main
+from daemon.cli.nodes import versions
+from daemon.clock import SystemClock
+from daemon.config import Config
+from daemon.demo.source import simulated_source
+from daemon.head import Head
+from daemon.listen import Listeners
+from daemon.slurm.simulated import SimulatedSlurm
+from daemon.tokens import parse_tokens
+from daemon.versions import plain_groups, readings
+from models.skew import Group, Reading, groups
+
+HOUR = 3600 * 10**9
+NODES = [f"gpu{number:02d}" for number in range(1, 7)]
+H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB"
+
+
+@pytest.fixture
+async def head(tmp_path: Path) -> AsyncIterator[Head]:
+    config = Config.model_validate(
+        {
+            "head": {
+                "state_dir": tmp_path,
+                "listen": "127.0.0.1:0",
+                "socket": tmp_path / "socket",
+                "operators_group": "",
+                "judge_seconds": 300,
+            },
+            "page": {"enabled": False},
+            "store": {"reserve_bytes": 0},
+        }
+    )
+    slurm = SimulatedSlurm([NodeState(name, base="idle") for name in NODES], time.time_ns)
+    source = simulated_source(slurm, 3600.0, tmp_path / "slurm")
+    made = Head(config, clock=SystemClock(), adapter=slurm, slurm=source)
+    await made.start()
+    listeners = Listeners()
+    await open_ears(made, config, parse_tokens(""), listeners)
+    yield made
+    await listeners.close()
+    await made.stop()
+
+
+def version(node: str, code: str, text: str, at: int, device: str = "") -> Sample:
+    return event(node, "version", code, at, text=text, severity=INFO, device=device)
+
+
+def told(
+    node: str, at: int, driver: str, model: str = H100, vbios: str = "96.00.61"
+) -> list[Sample]:
+    """What one node says of itself: two GPUs, a network card, its kernel."""
+    boards = [
+        Board(index, f"GPU-{node}-{index}", f"0000:{index + 1:02x}:00", "", model, vbios)
+        for index in range(2)
+    ]
+    return [
+        *board_events(node, boards, {"driver": driver}, 2, at),
+        version(node, "kernel", "6.1.0-31-amd64", at),
+        version(node, "nic_firmware", "28.39.1002", at, "mlx5_0"),
+        version(node, "nic_board", "MT_0000000838", at, "mlx5_0"),
+    ]
+
+
+async def keep(head: Head, samples: list[Sample]) -> None:
+    by_node: dict[str, list[Sample]] = {}
+    for one in samples:
+        by_node.setdefault(one.tag("node"), []).append(one)
+    for node, rows in by_node.items():
+        await head.intake.accept(rows, node, head.clock.now_ns())
+
+
+def find(found: list[Group], code: str, model: str) -> Group:
+    (one,) = [group for group in found if (group.code, group.model) == (code, model)]
+    return one
+
+
+async def test_who_differs_from_the_majority_of_its_model_and_since_when(head: Head) -> None:
+    now = time.time_ns()
+    fleet = [one for name in NODES[:5] for one in told(name, now - 48 * HOUR, "570.158.01")]
+    fleet += told("gpu06", now - 48 * HOUR, "535.230.02", A100, "92.00.45")
+    await keep(head, fleet)
+    await keep(head, [version("gpu03", "driver", "560.35.03", now - 2 * HOUR)])
+    await keep(head, [version("gpu04", "vbios", "96.00.99", now - HOUR, "0000:02:00")])
+    found = groups(readings(head.store.database))
+    driver = find(found, "driver", H100)
+    assert (driver.usual, driver.usual_parts, driver.nodes) == ("570.158.01", 4, 5)
+    (other,) = driver.others
+    assert (other.text, other.nodes, other.before) == ("560.35.03", ("gpu03",), "570.158.01")
+    assert other.since_ns == now - 2 * HOUR
+    # The A100 node's driver is no skew: its peers are other A100 nodes.
+    assert find(found, "driver", A100).others == ()
+    vbios = find(found, "vbios", H100)
+    assert (vbios.parts, vbios.usual_parts) == (10, 9)
+    assert vbios.others[0].nodes == ("gpu04",)
+    assert find(found, "nic_firmware", "MT_0000000838").parts == 6
+    assert [one.code for one in found if one.others] == ["driver", "vbios"]
+
+
+async def test_the_command_line_shows_differences_and_says_by_its_exit_code(
+    head: Head, capsys: pytest.CaptureFixture[str]
+) -> None:
+    socket = str(head.config.head.socket)
+
+    async def run(*arguments: str) -> tuple[int, str]:
+        code = await asyncio.to_thread(
+            main, ["nodes", "--versions", "--socket", socket, *arguments]
+        )
+        return code, capsys.readouterr().out
+
+    assert await run() == (0, "no node has told its versions yet: agents tell them at their "
+                           "start and daily\n")  # fmt: skip
+    now = time.time_ns()
+    await keep(head, [one for name in NODES[:3] for one in told(name, now - HOUR, "570.158.01")])
+    code, out = await run()
+    assert (code, out) == (0, "4 of 4 kinds of version are alike on all peers (--all)\n")
+    await keep(head, [version(name, "driver", "560.35.03", now) for name in NODES[1:2]])
+    code, out = await run()
+    assert code == 1
+    assert out.startswith(f"driver of {H100}: 570.158.01 on 2 of 3\n  560.35.03 on 1, since ")
+    assert ", before 570.158.01: gpu02\n" in out
+    code, out = await run("--json")
+    assert code == 1
+    assert json.loads(out)[0]["others"][0]["nodes"] == "gpu02"
+
+
+async def test_nodes_that_slurm_does_not_know_do_not_count(head: Head) -> None:
+    now = time.time_ns()
+    await keep(
+        head, [version("gpu01", "kernel", "6.1", now), version("old1", "kernel", "5.4", now)]
+    )
+    found = groups(readings(head.store.database), head.nodes)
+    assert [one.others for one in found] == [()]
+
+
+def reading(node: str, text: str, since: int = 1, seen: int = HOUR, device: str = "") -> Reading:
+    return Reading(node, "vbios" if device else "kernel", device, text, since, seen)
+
+
+def test_half_and_half_has_no_majority_and_the_older_version_is_the_usual_one() -> None:
+    (found,) = groups([reading("a", "new", since=5), reading("b", "old", since=1)])
+    assert (found.usual, found.clear) == ("old", False)
+    assert "(no majority)" in versions(plain_groups([found]))
+
+
+def test_a_part_that_was_swapped_out_no_longer_counts() -> None:
+    late = 60 * HOUR
+    parts = [reading("a", "1.0", seen=HOUR, device="x"), reading("a", "2.0", seen=late, device="y")]
+    (found,) = groups(parts)
+    assert (found.parts, found.usual) == (1, "2.0")
+
+
+def test_nothing_told_gives_no_group() -> None:
+    assert groups([]) == []
