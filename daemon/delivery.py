@@ -1,11 +1,11 @@
 """Gets one body of line protocol to a server, whatever the server answers.
 
 2xx, it is done. 400 and 422, the lines that the answer names are set aside in a quarantine
-file; where it names none (InfluxDB 1 and 2 do not), the body is sent in halves until the bad
-lines stand alone, for such a server may have refused the good ones with them, and keeps equal
-points once. 413, it is sent in halves too. Anything else, it is not done, and the pause before
-the next attempt has full jitter and is not shorter than Retry-After, so that ten thousand
-senders whose server comes back do not call at once.
+file (our gateway and InfluxDB 3 name them); where it names none (InfluxDB 1 and 2 do not), the
+body is sent in halves until the bad lines stand alone, for such a server may have refused the
+good ones with them, and keeps equal points once. 413, it is sent in halves too. Anything else,
+it is not done, and the pause before the next attempt has full jitter and is not shorter than
+Retry-After, so that ten thousand senders whose server comes back do not call at once.
 
 Source of the pauses: https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/
 Source of 422 (partial write of InfluxDB 2): https://docs.influxdata.com/influxdb/v2/api/
@@ -100,16 +100,32 @@ class Delivery:
         return failed
 
     async def _try(self, body: bytes, key: str, refused: list[_Refused]) -> Answer | None:
-        answer = await self.post(body, key)
-        if 200 <= answer.status < 300:
-            return None
-        if answer.status not in (400, 413, 422):
-            return answer
-        lines = _lines(gzip.decompress(body))
-        if named := _named_lines(answer.body):
-            refused.append(_Refused(answer, [lines[n - 1] for n in named if 0 < n <= len(lines)]))
-            return None
-        kept = [line for line in lines if line.strip()]
+        while True:
+            answer = await self.post(body, key)
+            if 200 <= answer.status < 300:
+                return None
+            if answer.status not in (400, 413, 422):
+                return answer
+            lines = _lines(gzip.decompress(body))
+            if named := _named_lines(answer.body):
+                bad = [lines[n - 1] for n in named if 0 < n <= len(lines)]
+                refused.append(_Refused(answer, bad))
+                return None
+            kept = [line for line in lines if line.strip()]
+            bad = _named_by_influxdb3(answer.body, lines)
+            if not bad or len(refused) >= _REFUSALS_LIMIT:
+                return await self._halves(answer, kept, refused)
+            refused.append(_Refused(answer, bad))
+            kept = [line for line in kept if line not in bad]
+            if not kept:
+                return None
+            # Whether it has kept these depends on how it is set; equal points are kept once.
+            body, key = _packed(kept), ""
+
+    async def _halves(
+        self, answer: Answer, kept: list[bytes], refused: list[_Refused]
+    ) -> Answer | None:
+        """Sends what was refused with ``answer`` in two parts, if that can tell more."""
         found = _DROPPED.search(answer.body)
         if (
             len(kept) < 2
@@ -121,8 +137,7 @@ class Delivery:
         middle = len(kept) // 2
         for part in (kept[:middle], kept[middle:]):
             # Without a key: a store keeps equal points once, the key names the whole.
-            packed = gzip.compress(b"\n".join([*part, b""]), 1)
-            if (failed := await self._try(packed, "", refused)) is not None:
+            if (failed := await self._try(_packed(part), "", refused)) is not None:
                 return failed
         return None
 
@@ -183,6 +198,30 @@ def _named_lines(answer: bytes) -> list[int]:
         return sorted({int(number) for number in parsed["refused"]})
     except (ValueError, TypeError, KeyError):
         return []
+
+
+def _named_by_influxdb3(answer: bytes, lines: list[bytes]) -> list[bytes]:
+    """The lines that InfluxDB 3 names in its answer; empty when it names none or others."""
+    try:
+        told: Any = json.loads(answer)["data"]
+        named = [
+            (int(one["line_number"]), str(one["original_line"]).encode())
+            for one in (told if isinstance(told, list) else [told])
+        ]
+    except (ValueError, TypeError, KeyError):
+        return []
+    found = []
+    for number, original in named:
+        line = lines[number - 1] if 0 < number <= len(lines) else b""
+        # It may cut the line short; another line's number would cost a good one.
+        if not original or not line.startswith(original[:60]):
+            return []
+        found.append(line)
+    return found
+
+
+def _packed(lines: list[bytes]) -> bytes:
+    return gzip.compress(b"\n".join([*lines, b""]), 1)
 
 
 def retry_after_seconds(text: str) -> float:

@@ -126,8 +126,10 @@ class InfluxWriter:
 
 
 def _names_a_bucket(body: bytes) -> bool:
-    """InfluxDB 2 answers 404 too, when the bucket or organisation does not exist."""
-    return b"not found" in body and (b"bucket" in body or b"organization" in body)
+    """InfluxDB answers 404 too, when bucket, organisation or (1.8) database do not exist."""
+    return b"not found" in body and any(
+        word in body for word in (b"bucket", b"organization", b"database")
+    )
 
 
 class InfluxSink:
