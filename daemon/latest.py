@@ -28,11 +28,15 @@ _PER_NODE_LIMIT = 256
 
 @dataclass(frozen=True, slots=True)
 class GpuNow:
-    """The newest reading of one GPU: ``values`` in the order of GPU_FIELDS, None: not read."""
+    """The newest reading of one GPU: ``values`` in the order of GPU_FIELDS, None: not read.
+
+    ``step_ns`` is the time since the reading before, 0 for the first.
+    """
 
     uuid: str
     time_ns: int
     arrival_ns: int
+    step_ns: int
     lost: bool
     values: tuple[float | None, ...]
 
@@ -110,6 +114,7 @@ def _gpu(node: NodeNow, sample: Sample, arrival_ns: int) -> None:
         sample.tag("uuid") or (before.uuid if before else ""),
         sample.time_ns,
         arrival_ns,
+        sample.time_ns - before.time_ns if before is not None else 0,
         sample.number("lost") == 1.0,
         tuple(map(sample.number, GPU_FIELDS)),
     )

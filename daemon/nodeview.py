@@ -12,6 +12,8 @@ from daemon.latest import NodeNow
 from daemon.page.view import NodeView
 from models.voices import Fact, Remedy, Risk
 
+# A GPU is late after so many of its own intervals: sites read at their own pace.
+_MISSED = 4
 # From this probability on a GPU is marked as at risk.
 RISK_MARK = 0.1
 
@@ -101,7 +103,7 @@ def gpu_marks(
             marks.append("f")
         elif gpu is None:
             marks.append("?")
-        elif now_ns - gpu.arrival_ns > silent_ns:
+        elif now_ns - gpu.arrival_ns > max(silent_ns, _MISSED * gpu.step_ns):
             marks.append("s")
         elif risk is not None and risk.probability >= RISK_MARK:
             marks.append("r")

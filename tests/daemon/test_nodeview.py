@@ -81,6 +81,17 @@ def test_gpus_not_heard_lately_are_silent_and_never_healthy() -> None:
     assert gpu_marks(node, None, [], {}, NOW_NS, SILENT_NS) == "??"
 
 
+def test_a_gpu_that_is_read_seldom_is_late_by_its_own_pace() -> None:
+    latest = Latest()
+    for at_ns in (START_NS - 300 * SECOND_NS, START_NS):
+        row = sample("gpu", at_ns, {"temperature_celsius": 40.0}, node="n1", gpu="0")
+        latest.observe([row], at_ns)
+    node, now = idle("n1", gpus_configured=1), latest.nodes["n1"]
+    for late_seconds, mark in ((1199, "."), (1201, "s")):
+        now_ns = START_NS + late_seconds * SECOND_NS
+        assert gpu_marks(node, now, [], {}, now_ns, SILENT_NS) == mark
+
+
 def test_more_gpus_than_slurm_knows_are_shown_and_bounded() -> None:
     node = idle("n1", gpus_configured=1)
     assert gpu_marks(node, heard(0, 2), [], {}, NOW_NS, SILENT_NS) == ".?."
