@@ -9,7 +9,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import IO, cast
 
@@ -28,12 +28,26 @@ _TIME = pa.timestamp("ns", tz="UTC")
 
 
 class Telemetry:
-    """The tables of ``directory``. ``without``: ``gpu`` or ``gpu:power_watts`` to leave out."""
+    """The tables of ``directory``. ``without``: ``gpu`` or ``gpu:power_watts`` to leave out.
 
-    def __init__(self, directory: Path, without: Sequence[str] = ()) -> None:
+    ``nodes`` keeps the readings of some nodes; ``span_ns`` then gives the whole directory's time,
+    so that the windows of all parts of a fleet begin and end alike.
+    """
+
+    # So much time is read at once.
+    read_ns = DAY_NS
+
+    def __init__(
+        self,
+        directory: Path,
+        without: Sequence[str] = (),
+        nodes: Collection[str] | None = None,
+    ) -> None:
         if not directory.is_dir():
             raise FileNotFoundError(f"{directory} is not a folder")
         self.directory = directory
+        self.without = tuple(without)
+        self.nodes = None if nodes is None else frozenset(nodes)
         left_out = {one for one in without if ":" not in one}
         self._without: dict[str, list[str]] = {}
         for one in without:
@@ -56,7 +70,7 @@ class Telemetry:
         return tuple(self._sources)
 
     def span_ns(self) -> tuple[int, int]:
-        """Time of the first and the last reading."""
+        """Time of the first and the last reading, of whatever node."""
         lows, highs = [], []
         for source in self._sources.values():
             column = _times(source)
@@ -79,7 +93,7 @@ class Telemetry:
         """
         first_ns, last_ns = self.span_ns()
         start_ns = (first_ns - 1) // window_ns * window_ns
-        span_ns = max(window_ns, DAY_NS - DAY_NS % window_ns)
+        span_ns = max(window_ns, self.read_ns - self.read_ns % window_ns)
         names = [name for name in self._sources if measurements is None or name in measurements]
         for day_ns in range(start_ns, last_ns, span_ns):
             stop_ns = min(day_ns + span_ns, -(-last_ns // window_ns) * window_ns)
@@ -97,12 +111,18 @@ class Telemetry:
         low, high = pa.scalar(begin_ns, _TIME), pa.scalar(end_ns, _TIME)
         time = ds.field("time")
         within = (time >= low) & (time < high)
+        if self.nodes is not None and "node" in source.schema.names:
+            within &= ds.field("node").cast(pa.string()).isin(sorted(self.nodes))
         if isinstance(source, pa.Table):
             table = source.filter(within)
         else:
             table = source.to_table(filter=within)
-        chunk = _to_chunk(measurement, table)
+        chunk = to_chunk(measurement, table)
         return chunk.without(self._without.get(measurement, []))
+
+    def part(self, nodes: Collection[str]) -> Telemetry:
+        """The same directory, of some nodes only."""
+        return Telemetry(self.directory, self.without, nodes)
 
 
 def _open(directory: Path, name: str) -> ds.Dataset | pa.Table | None:
@@ -161,7 +181,8 @@ def _times(source: ds.Dataset | pa.Table) -> pa.ChunkedArray:
     return source.to_table(columns=["time"]).column("time")
 
 
-def _to_chunk(measurement: str, table: pa.Table) -> Chunk:
+def to_chunk(measurement: str, table: pa.Table) -> Chunk:
+    """The rows of a table (``time``, tags, fields) as a chunk, sorted by time."""
     times = table.column("time").cast(pa.int64()).to_numpy()
     tags, which = _tags(measurement, table)
     fields: dict[str, NDArray[np.float64]] = {}
