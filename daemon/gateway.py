@@ -38,6 +38,7 @@ from daemon.tokens import NODE_NAME, token_in
 log = logging.getLogger("tocsin.gateway")
 
 BATCH_HEADER = "X-Tocsin-Batch"
+V1_PATH = "/write"
 _BATCH_KEY = re.compile(r"([A-Za-z0-9_-]{1,32}):([0-9]{1,18})")
 LOUD_TOLD_LIMIT = 5
 _INLINE_BYTES = 256 * 1024  # larger bodies are unpacked and decoded in a thread
@@ -171,6 +172,9 @@ class Gateway:
         except RefusedError as refused:
             if refused.status in (429, 503):
                 self.counts.pushed_back += 1
+            if refused.status == 429 and request.path == V1_PATH:
+                # InfluxDB 1 says 503, and Telegraf's output for it throws away what gets a 4xx.
+                refused.status = 503
             return refused.response()
 
     async def ping(self, request: web.Request) -> web.Response:
@@ -415,7 +419,7 @@ def routes(gateway: Gateway) -> list[web.RouteDef]:
     """
     return [
         web.post("/api/v2/write", gateway.write),
-        web.post("/write", gateway.write),
+        web.post(V1_PATH, gateway.write),
         web.post("/query", gateway.query),
         web.get("/query", gateway.query),
         web.get("/ping", gateway.ping),

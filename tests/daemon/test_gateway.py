@@ -366,28 +366,6 @@ async def test_a_body_whose_length_is_not_said_counts_as_it_grows(tmp_path: Path
     await head.stop()
 
 
-async def test_what_telegraf_sends_is_taken(head: Head) -> None:
-    """As outputs.influxdb (v1) and outputs.influxdb_v2 do with their documented settings."""
-    basic = "Basic " + base64.b64encode(f"telegraf:{RELAY_TOKEN}".encode()).decode()
-    headers = {"Authorization": basic, "User-Agent": "Telegraf/1.30.0 Go/1.22.0"}
-    created = await post(head, b"", None, "/query", headers, q='CREATE DATABASE "tocsin"')
-    assert (created[0], created[1]) == (200, {"results": [{"statement_id": 0}]})
-    body = gzip.compress(
-        b"cpu,cpu=cpu0,host=login1 usage_idle=98.5,usage_user=1.25 1780000000000000000\n"
-        b'system,host=login1 load1=0.5,n_cpus=2i,uptime_format="1 day,  2:03" 1780000000000000000\n'
-    )
-    packed = {"Content-Encoding": "gzip", "Content-Type": "text/plain; charset=utf-8"}
-    v1 = {"db": "tocsin", "precision": "ns", "consistency": "any"}
-    assert (await post(head, body, None, "/write", headers | packed, **v1))[0] == 204
-    v2 = {"bucket": "tocsin", "org": "tocsin", "precision": "ns"}
-    assert (await post(head, body, RELAY_TOKEN, headers=packed, **v2))[0] == 204
-    assert stored(head, "system")[0]["uptime_format"] == "1 day,  2:03"
-    assert len(stored(head, "cpu")) == 1
-    status, answer, _ = await post(head, b"", RELAY_TOKEN, "/query", q="SELECT * FROM cpu")
-    assert status == 400
-    assert "no queries" in answer["message"]
-
-
 @pytest.mark.parametrize("odd", ["\n", "\r", "\r\nSet-Cookie: x=1", "\0", "\x1b[31m", "\u00fc"])
 async def test_what_a_refused_line_holds_cannot_break_the_answer(head: Head, odd: str) -> None:
     status, answer, headers = await post(head, f'host,node=n1 f="a{odd}b",g=oops {NOW}')
