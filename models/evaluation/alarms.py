@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from models.dataset import LEAST_LEAD_NS
 from models.evaluation.events import Record, Target
 from models.features.arrays import Floats
 
@@ -66,11 +67,42 @@ def threshold_at(
 
     Infinity when no threshold keeps it (a scorer that says the same of all).
     """
+    kept = _within(record, scores, budget, first, last, horizon_ns)
+    return kept[0] if kept else float("inf")
+
+
+def worth_threshold(
+    record: Record,
+    scores: Floats,
+    budget: float,
+    first: int,
+    last: int,
+    horizon_ns: int,
+    net: Callable[[float, float], float],
+) -> float:
+    """The threshold within ``budget`` at which ``net(early, false)`` is largest.
+
+    Infinity (never drain) when none wins anything: to use up a budget is no aim of its own.
+    """
+    best, chosen = 0.0, float("inf")
+    for threshold in _within(record, scores, budget, first, last, horizon_ns):
+        found = alarms(record, scores, threshold, first, last, horizon_ns)
+        early = {id(one.target) for one in found if one.lead_ns >= LEAST_LEAD_NS}
+        won = net(len(early), sum(one.target is None for one in found))
+        if won > best:
+            best, chosen = won, threshold
+    return chosen
+
+
+def _within(
+    record: Record, scores: Floats, budget: float, first: int, last: int, horizon_ns: int
+) -> Sequence[float]:
+    """Thresholds worth trying that keep the budget, the lowest first."""
     days = node_days(record, first, last)
     said = scores[first:last][record.service[first:last]]
     said = said[said > 0]
     if not len(said) or days <= 0:
-        return float("inf")
+        return []
     shares = np.unique(np.concatenate([1 - np.geomspace(1e-6, 0.3, 120), [1.0]]))
     candidates: Sequence[float] = np.unique(np.quantile(said, shares)).tolist()
     low, high = 0, len(candidates)  # the first candidate that keeps the budget
@@ -82,4 +114,4 @@ def threshold_at(
             high = middle
         else:
             low = middle + 1
-    return candidates[low] if low < len(candidates) else float("inf")
+    return candidates[low:]

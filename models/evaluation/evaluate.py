@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import average_precision_score
 
-from models.dataset import STEP_NS, Progress, build, mined
-from models.evaluation.alarms import Alarm, alarms, node_days, threshold_at
+from models.dataset import STEP_NS, WARM_UP_NS, Progress, build, mined
+from models.evaluation.alarms import Alarm, alarms, node_days
 from models.evaluation.events import Record, Target, from_labels, from_truth, record
+from models.evaluation.operating import WORTH_BUDGET, Costs, Operating, operating
 from models.evaluation.rivals import RIVALS, Forest, Learned, Logistic, Scorer
 from models.features.arrays import Floats
 from models.labels import Labels
@@ -28,25 +29,9 @@ BUDGETS = (1.0, 2.0, 5.0)  # false drains per 1000 node-days
 LEADS_SECONDS = {"15min": 900, "1h": 3600, "6h": 6 * 3600}
 TRAIN_SHARE = 0.4  # of the time, when no model is handed in
 TUNE_SHARE = 0.2  # of the time, after training, for thresholds
+PART_FAILING_NS = 7 * 86_400 * SECOND_NS
 
-
-@dataclass(frozen=True, slots=True)
-class Costs:
-    """What a failure and a false drain cost, in GPU-hours. ASSUMED; a site sets its own.
-
-    A failure kills the job on the node: ``job_gpus`` lose ``lost_hours`` of work since the
-    last checkpoint and for the restart. A false drain takes ``node_gpus`` out of service
-    for ``drained_hours`` of tests.
-    """
-
-    job_gpus: float = 32.0
-    lost_hours: float = 1.5
-    node_gpus: float = 8.0
-    drained_hours: float = 4.0
-
-    def net(self, early: float, false: float) -> float:
-        """GPU-hours won by early drains less those lost by false ones."""
-        return early * self.job_gpus * self.lost_hours - false * self.node_gpus * self.drained_hours
+__all__ = ["BUDGETS", "Costs", "Evaluation", "decide_gate", "evaluate"]
 
 
 @dataclass
@@ -63,6 +48,7 @@ def evaluate(
     *,
     model: LearnedRisk | None = None,
     others: Sequence[Scorer] = (),
+    tuned: Mapping[str, Operating] | None = None,
     horizon_seconds: float = 86400.0,
     budgets: Sequence[float] = BUDGETS,
     costs: Costs | None = None,
@@ -75,7 +61,9 @@ def evaluate(
 
     With ``model`` None one is trained on the first 40 % of the time (and logistic regression
     and an isolation forest with it); with too few failures there, only rivals are judged.
-    ``others`` are further scorers, trained elsewhere.
+    ``others`` are further scorers, trained elsewhere. ``tuned`` are thresholds from another
+    directory (models/evaluation/operating.py): then nothing is tuned here and all the time after
+    the first day is judged; it needs a model that was handed in.
     """
     costs = costs or Costs()
     horizon_ns = int(horizon_seconds * SECOND_NS)
@@ -94,10 +82,10 @@ def evaluate(
         scorers += _trained(telemetry, horizon_ns, train_end_ns, seed, notes)
     scorers += others
     whole = record(telemetry, scorers, targets, labels, step_ns, progress)
-    tune_first = int(
-        np.searchsorted(whole.times_ns, max(train_end_ns, first_ns + 86400 * SECOND_NS))
-    )
+    tune_first = int(np.searchsorted(whole.times_ns, max(train_end_ns, first_ns + WARM_UP_NS)))
     test_ns = train_end_ns + int(TUNE_SHARE * span_ns)
+    if tuned is not None and model is not None:
+        test_ns = first_ns + WARM_UP_NS
     test_first = int(np.searchsorted(whole.times_ns, test_ns))
     # The end has no known future: an alarm there can neither be right nor wrong.
     test_last = int(np.searchsorted(whole.times_ns, last_ns - horizon_ns))
@@ -113,15 +101,23 @@ def evaluate(
     for scorer in scorers:
         scores = whole.scores[scorer.name]
         entry = _overall(whole, scores, scorer.is_probability, test_first, test_last, horizon_ns)
+        points = (tuned or {}).get(scorer.name) or operating(
+            whole, scores, budgets, tune_first, tune_last, horizon_ns, costs
+        )
+        days = node_days(whole, test_first, test_last)
+
+        def told(
+            threshold: float, scores: Floats = scores, days: float = days
+        ) -> tuple[list[Alarm], dict[str, Any]]:
+            rung = alarms(whole, scores, threshold, test_first, test_last, horizon_ns)
+            return rung, _at_budget(rung, tested, whole, threshold, days, costs, bootstraps, seed)
+
         entry["budgets"] = {}
         for budget in budgets:
-            threshold = threshold_at(whole, scores, budget, tune_first, tune_last, horizon_ns)
-            rung = alarms(whole, scores, threshold, test_first, test_last, horizon_ns)
+            rung, figures = told(points.at[budget])
             found.alarms[scorer.name, budget] = rung
-            days = node_days(whole, test_first, test_last)
-            entry["budgets"][f"{budget:g}"] = _at_budget(
-                rung, tested, whole, threshold, days, costs, bootstraps, seed
-            )
+            entry["budgets"][f"{budget:g}"] = figures
+        _, entry["worth"] = told(points.worth)
         judged[scorer.name] = entry
     found.result = {
         "telemetry": str(telemetry.directory.name),
@@ -139,6 +135,7 @@ def evaluate(
         "reaction": _reaction(labels, tested),
         "fleet_events_set_aside": len(labels.fleet_events),
         "costs": {name: getattr(costs, name) for name in Costs.__slots__},
+        "thresholds": "another history" if tuned is not None else "earlier time",
         "scorers": judged,
         "gate": decide_gate(judged),
         "notes": notes,
@@ -224,6 +221,8 @@ def _at_budget(
         "alarms": len(rung),
         "false": len(false),
         "false_per_1000_node_days": 1000 * len(false) / days if days else None,
+        # Strictly false, for nothing failed within the horizon; yet something did soon after.
+        "false_but_failed_within_7d": _failed_soon(false, whole),
         "precision": 1 - len(false) / len(rung) if rung else None,
         "recall": {
             name: sum(lead >= seconds for lead in leads.values()) / total
@@ -244,6 +243,17 @@ def _at_budget(
     if bootstraps:
         entry |= _bootstrap(false, tested, leads, whole, days, costs, bootstraps, seed)
     return entry
+
+
+def _failed_soon(false: list[Alarm], whole: Record) -> int:
+    onsets = whole.onsets()
+    return sum(
+        any(
+            one.time_ns < target.onset_ns <= one.time_ns + PART_FAILING_NS
+            for target in onsets.get(one.node, ())
+        )
+        for one in false
+    )
 
 
 def _bootstrap(
@@ -308,16 +318,25 @@ def _reaction(labels: Labels, tested: list[Target]) -> dict[str, Any]:
 
 
 def decide_gate(judged: Mapping[str, Any]) -> dict[str, Any]:
-    """A learned model ships off unless it beats the rival on net GPU-hours at budget 2.
+    """A learned model ships off unless it wins GPU-hours, and more than every rival does.
 
-    It has to win something as well: to lose less than the rival is no reason to drain.
+    Each scorer is judged where it won most on other time, within 2 false drains per 1000
+    node-days there; one that breaks that budget twofold on what is judged wins nothing. To lose
+    less than a rival is no reason to drain.
     """
-    if "learned" not in judged or "2" not in judged["learned"]["budgets"]:
+    if "learned" not in judged:
         return {"learned": "off", "why": "no learned model was judged"}
-    ours = judged["learned"]["budgets"]["2"]["net_gpu_hours"]
-    theirs = judged["rival"]["budgets"]["2"]["net_gpu_hours"]
-    won = ours > max(theirs, 0.0)
+    won = {name: _won(entry["worth"]) for name, entry in judged.items()}
+    ours = won.pop("learned")
+    best = max(won, key=lambda name: won[name])
+    better = ours > max(won[best], 0.0)
     return {
-        "learned": "on" if won else "off",
-        "why": f"net GPU-hours at 2 false drains per 1000 node-days: {ours:g} against {theirs:g}",
+        "learned": "on" if better else "off",
+        "why": f"net GPU-hours within 2 false drains per 1000 node-days: {ours:g} against "
+        f"{won[best]:g} of the best rival ({best})",
     }
+
+
+def _won(worth: Mapping[str, Any]) -> float:
+    kept = (worth["false_per_1000_node_days"] or 0.0) <= 2 * WORTH_BUDGET
+    return float(worth["net_gpu_hours"]) if kept else min(0.0, float(worth["net_gpu_hours"]))

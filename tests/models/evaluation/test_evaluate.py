@@ -8,10 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from models.evaluation.alarms import alarms, node_days, threshold_at
+from models.evaluation.alarms import alarms, node_days, threshold_at, worth_threshold
 from models.evaluation.evaluate import Costs, Evaluation, decide_gate, evaluate
 from models.evaluation.events import Record, Target, from_truth
+from models.evaluation.operating import tune
 from models.evaluation.report import html
+from models.evaluation.rivals import Never
 from models.simulate import Truth
 from models.telemetry import Telemetry
 
@@ -132,8 +134,9 @@ def test_recall_falls_with_the_lead_asked_for_and_counts_agree(judged: Evaluatio
 def test_gate_says_on_or_off_and_why(judged: Evaluation) -> None:
     gate = judged.result["gate"]
     scorers = judged.result["scorers"]
-    ours, theirs = (scorers[name]["budgets"]["2"]["net_gpu_hours"] for name in ("learned", "rival"))
-    assert gate["learned"] == ("on" if ours > max(theirs, 0.0) else "off")
+    ours = scorers["learned"]["worth"]["net_gpu_hours"]
+    assert gate["learned"] in ("on", "off")
+    assert gate["learned"] == "off" or ours > scorers["rival"]["worth"]["net_gpu_hours"]
     assert f"{ours:g}" in gate["why"]
 
 
@@ -147,15 +150,50 @@ def test_report_is_one_page_that_needs_nothing_else(judged: Evaluation) -> None:
     assert "href=" not in page
 
 
+def worth(net: float, false: float = 1.0) -> dict[str, object]:
+    return {"worth": {"net_gpu_hours": net, "false_per_1000_node_days": false}}
+
+
 @pytest.mark.parametrize(
     ("ours", "theirs", "gate"),
     [(100.0, 50.0, "on"), (40.0, 50.0, "off"), (-96.0, -224.0, "off"), (0.0, 0.0, "off")],
 )
-def test_model_that_only_loses_less_than_the_rival_stays_off(
+def test_model_that_only_loses_less_than_a_rival_stays_off(
     ours: float, theirs: float, gate: str
 ) -> None:
-    scorers = {
-        name: {"budgets": {"2": {"net_gpu_hours": net}}}
-        for name, net in (("learned", ours), ("rival", theirs))
-    }
+    scorers = {"learned": worth(ours), "rival": worth(-500.0), "logistic": worth(theirs)}
     assert decide_gate(scorers)["learned"] == gate
+
+
+def test_gate_counts_nothing_that_was_won_far_past_the_budget() -> None:
+    assert decide_gate({"learned": worth(90.0, 5.0), "rival": worth(0.0)})["learned"] == "off"
+    assert decide_gate({"learned": worth(50.0), "rival": worth(90.0, 5.0)})["learned"] == "on"
+
+
+def test_worth_is_where_most_is_won_and_not_where_the_budget_is_used_up() -> None:
+    # Node 0 fails and is loudest; nodes 1 to 9 are loud for nothing.
+    scores = np.zeros((24, 10))
+    scores[4, :] = 0.5
+    scores[4, 0] = 0.9
+    whole = recorded(scores.tolist(), [failure("n0", 10)])
+
+    def net(early: float, false: float) -> float:
+        return early * 48 - false * 32
+
+    used_up = threshold_at(whole, whole.scores["x"], 1e6, 0, 24, DAY_NS)
+    most = worth_threshold(whole, whole.scores["x"], 1e6, 0, 24, DAY_NS, net)
+    assert len(alarms(whole, whole.scores["x"], used_up, 0, 24, DAY_NS)) == 10
+    assert [one.node for one in alarms(whole, whole.scores["x"], most, 0, 24, DAY_NS)] == [0]
+
+
+def test_never_is_best_where_nothing_is_won() -> None:
+    scores = np.full((24, 10), 0.5)
+    whole = recorded(scores.tolist(), [])
+    assert worth_threshold(whole, whole.scores["x"], 1e6, 0, 24, DAY_NS, lambda e, f: e - f) == (
+        float("inf")
+    )
+
+
+def test_thresholds_may_come_from_another_history(history: Telemetry) -> None:
+    never = tune(history, [Never()], budgets=(2.0,), horizon_ns=DAY_NS, step_ns=12 * HOUR_NS)
+    assert never["never"].facts() == {"2": None, "worth": None}
