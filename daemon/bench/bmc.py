@@ -66,9 +66,10 @@ def standins(count: int = 10_000, cycles: int = 3) -> Figures:
     try:
         assert process.stdout is not None
         if process.stdout.readline().strip() != "up":
-            raise RuntimeError("the stand-ins did not start: are there enough open files?")
+            raise RuntimeError(f"the stand-ins did not start: is UDP port {PORT} free?")
         with tempfile.TemporaryDirectory(prefix="tocsin-bench-") as folder:
-            return _tocsin(Path(folder), addresses(count, STANDIN_NET), PORT, cycles)
+            hosts = addresses(count, STANDIN_NET)
+            return _tocsin(Path(folder), hosts, PORT, cycles, process.pid)
     finally:
         process.kill()
         process.wait()
@@ -96,8 +97,13 @@ def bench_bmc(count: int, cycles: int) -> Iterator[Figure]:
             yield Figure(f"{number} {kind}: {name}", value, unit)
 
 
-def _tocsin(folder: Path, hosts: Sequence[str], port: int, cycles: int) -> Figures:
-    """Full rounds of the source ``ipmi`` over ``hosts``, after a first one that learns sensors."""
+def _tocsin(
+    folder: Path, hosts: Sequence[str], port: int, cycles: int, peer: int | None = None
+) -> Figures:
+    """Full rounds of the source ``ipmi`` over ``hosts``, after a first one that learns sensors.
+
+    ``peer``: the process that plays the BMCs; what it uses of the same cores is told beside.
+    """
     secret = folder / "password"
     secret.write_text("secret\n")
     secret.chmod(0o600)
@@ -115,12 +121,13 @@ def _tocsin(folder: Path, hosts: Sequence[str], port: int, cycles: int) -> Figur
     )
     before = resident_mebibytes()
     source = make(options, Context("head", folder))
-    walls, cpus = [], []
+    walls, cpus, peers = [], [], []
     first, values = 0.0, 0
     batch = Batch("ipmi")
     try:
         for turn in range(cycles + 1):
             begin, used = time.monotonic(), time.process_time()
+            peer_used = _process_seconds(peer) if peer else 0.0
             batch = source.collect(time.time_ns())
             seconds, cpu = time.monotonic() - begin, time.process_time() - used
             if turn == 0:
@@ -128,11 +135,13 @@ def _tocsin(folder: Path, hosts: Sequence[str], port: int, cycles: int) -> Figur
                 continue
             walls.append(seconds)
             cpus.append(cpu)
+            peers.append((_process_seconds(peer) if peer else 0.0) - peer_used)
             values = sum(1 for one in batch.samples if one.measurement == "bmc")
     finally:
         source.close()
     if batch.fault:
         raise RuntimeError(batch.fault)
+    more = {"standins_cpu_seconds": median(peers)} if peer else {}
     return {
         "bmcs": float(len(hosts)),
         "readings": float(values),
@@ -141,6 +150,8 @@ def _tocsin(folder: Path, hosts: Sequence[str], port: int, cycles: int) -> Figur
         "cpu_seconds": median(cpus),
         "cpu_milliseconds_per_bmc": 1000 * median(cpus) / len(hosts),
         "memory_mebibytes": resident_mebibytes() - before,
+        "load_1m": os.getloadavg()[0],
+        **more,
     }
 
 
@@ -176,8 +187,12 @@ def _tools(folder: Path, hosts: Sequence[str]) -> Figures:
         found |= _named("ipmitool", _measure(loop))
     exporter = shutil.which("prometheus-ipmi-exporter") or shutil.which("ipmi_exporter")
     if exporter:
-        with _exporter(exporter, folder):
-            found["exporter_seconds"] = _measure(lambda: _scrape(hosts))[0]
+        with _exporter(exporter, folder) as process:
+            _scrape(hosts)
+            begin, used = time.monotonic(), _family_seconds(process)
+            _scrape(hosts)
+            found["exporter_seconds"] = time.monotonic() - begin
+            found["exporter_cpu_seconds"] = _family_seconds(process) - used
     return found
 
 
@@ -193,6 +208,18 @@ def _measure(run: Callable[[], None]) -> tuple[float, float]:
     return time.monotonic() - begin, _children_seconds() - used
 
 
+def _process_seconds(process: int) -> float:
+    """Processor seconds that a process has used (utime and stime of proc_pid_stat(5))."""
+    words = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _family_seconds(process: int) -> float:
+    """The same, with all the children that it has waited for (cutime and cstime)."""
+    words = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, words[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
 def _children_seconds() -> float:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
@@ -203,7 +230,7 @@ def _quiet(command: Sequence[str]) -> None:
 
 
 @contextmanager
-def _exporter(program: str, folder: Path) -> Iterator[None]:
+def _exporter(program: str, folder: Path) -> Iterator[int]:
     config = folder / "exporter.yml"
     config.write_text(
         "modules:\n  default:\n    user: admin\n    pass: secret\n    driver: LAN_2_0\n"
@@ -221,7 +248,7 @@ def _exporter(program: str, folder: Path) -> Iterator[None]:
                 break
             except OSError:
                 time.sleep(0.1)
-        yield
+        yield process.pid
     finally:
         process.terminate()
         process.wait()
