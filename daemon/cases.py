@@ -73,7 +73,8 @@ class LedgerView:
     ended of late. ``ids``: every id that people may have met. ``drains_ns``: when drains were
     made, newest last, over the longest window that a limit looks at. ``breaker_closed_ns``: what
     was before it no longer opens the breaker. ``locked``: node to who
-    locked it. ``breaker``: why it is open, or empty.
+    locked it. ``breaker``: why it is open, or empty. ``anew_ns``: since when the history of a node
+    (``n1``) or of a part of it (``n1/gpu3``) counts, because it was replaced.
     """
 
     held: Mapping[str, Case] = field(default_factory=dict)
@@ -86,4 +87,5 @@ class LedgerView:
     breaker: str = ""
     breaker_closed_ns: int = 0
     wrong_verdicts_ns: tuple[int, ...] = ()
+    anew_ns: Mapping[str, int] = field(default_factory=dict)
     onsets: Mapping[tuple[str, str, str], int] = field(default_factory=dict)

@@ -40,6 +40,7 @@ class Flaps:
         begin_ns = now_ns - int(limits.flap_window_seconds * SECOND_NS)
         # What a person has looked at when unlocking it is settled.
         begin_ns = max(begin_ns, self._ledger.last_said_ns(node, "unlock"))
+        begin_ns = max(begin_ns, self._ledger.anew_ns().get(node, 0))
         made = self._ledger.drains_of(node, begin_ns)
         if made < limits.flap_drains:
             return ""

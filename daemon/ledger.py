@@ -100,6 +100,7 @@ class Ledger:
             breaker=open_,
             breaker_closed_ns=closed_ns,
             wrong_verdicts_ns=tuple(row["updated_ns"] for row in wrong),
+            anew_ns=self.anew_ns(),
             onsets={
                 (case.node, case.rule, case.device): case.onset_ns
                 for case in kept
@@ -132,6 +133,11 @@ class Ledger:
             "SELECT MAX(time_ns) AS at_ns FROM audit WHERE node = ? AND verb = ?", (node, verb)
         )
         return int(rows[0]["at_ns"] or 0)
+
+    def anew_ns(self) -> dict[str, int]:
+        """When nodes (``n1``) and parts (``n1/gpu3``) were replaced, UTC ns."""
+        rows = self.database.query("SELECT subject, time_ns FROM anew")
+        return {row["subject"]: row["time_ns"] for row in rows}
 
     def locks(self) -> dict[str, str]:
         """Locked nodes, and who locked each."""
@@ -357,6 +363,17 @@ class Ledger:
         """One line of the audit."""
         with self.database.transaction() as connection:
             self._say(connection, now_ns, user, verb, node, subject, text, detail)
+
+    def begin_anew(self, node: str, device: str, text: str, now_ns: int) -> None:
+        """Node or part was replaced: what was before no longer counts against it."""
+        subject = f"{node}/{device}" if device else node
+        with self.database.transaction() as connection:
+            connection.execute(
+                "INSERT INTO anew VALUES (?, ?, ?) ON CONFLICT (subject) DO UPDATE SET "
+                "time_ns = excluded.time_ns, text = excluded.text",
+                (subject, now_ns, text),
+            )
+            self._say(connection, now_ns, "tocsin", "replaced", node, "", text, None)
 
     def lock(self, node: str, user: str, now_ns: int, text: str = "") -> None:
         """Locks ``node`` against tocsin until somebody unlocks it."""

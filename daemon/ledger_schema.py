@@ -49,6 +49,10 @@ CREATE TABLE IF NOT EXISTS breaker (
     one INTEGER PRIMARY KEY CHECK (one = 1), text TEXT NOT NULL, time_ns INTEGER NOT NULL,
     closed_ns INTEGER NOT NULL DEFAULT 0
 );
+-- Since when the history of a node (``n1``) or of a part of it (``n1/gpu3``) counts: it was replaced.
+CREATE TABLE IF NOT EXISTS anew (
+    subject TEXT PRIMARY KEY, time_ns INTEGER NOT NULL, text TEXT NOT NULL
+);
 CREATE TRIGGER IF NOT EXISTS decisions_kept BEFORE UPDATE ON decisions
     BEGIN SELECT RAISE(ABORT, 'decisions are append-only'); END;
 CREATE TRIGGER IF NOT EXISTS decisions_stay BEFORE DELETE ON decisions

@@ -23,6 +23,7 @@ from daemon.candidates import (
 from daemon.cases import LedgerView
 from daemon.cost import Market, market, until_free_hours
 from daemon.decisions import Action, Decision, Guard, Mode, decision_id
+from daemon.escalation import Escalation, escalate, first_step, repeats_of
 from daemon.guards import SECOND_NS, Scene, Verdict, ask_all, first_no
 from daemon.limits import Limits
 from models.facility import GroupEvent
@@ -230,6 +231,7 @@ def _decision(
 ) -> Decision:
     held = scene.ledger.held.get(one.node)
     same = held is not None and held.id == one.id
+    next_ = _escalation(scene, one)
     reason = (
         held.reason if same and held else reason_of(one, scene.ledger.ids, chances.get(one.node))
     )
@@ -249,21 +251,40 @@ def _decision(
         guard_text=refusal.text if refusal else "",
         probability=one.probability,
         severity=one.severity,
-        advice=_advice(scene, one),
-        inputs=_inputs(scene, one, verdicts, chances),
+        advice=_advice(scene, one, next_),
+        inputs={
+            **_inputs(scene, one, verdicts, chances),
+            "escalation": next_.plain() if next_ else None,
+        },
     )
 
 
-def _advice(scene: Scene, one: Candidate) -> str:
-    """The voice's own advice, and more where the node fails again and again."""
+def _escalation(scene: Scene, one: Candidate) -> Escalation | None:
+    """The step for what is certain of a part; None for a likelihood or a mere alert."""
+    if one.voice != "fact":
+        return None
+    seconds = scene.limits.flap_window_seconds
+    begin_ns = scene.now_ns - int(seconds * SECOND_NS)
+    repeats = repeats_of(one.id, one.node, one.device, scene.ledger, begin_ns, scene.now_ns)
+    evidence = [str(line) for line in one.said.get("evidence") or ()]
+    first = first_step(one.rule, one.code, one.text, evidence)
+    return escalate(first, repeats, one.device, seconds / 86_400)
+
+
+def _advice(scene: Scene, one: Candidate, next_: Escalation | None) -> str:
+    """The voice's own advice, and more where the part or the node fails again and again."""
     limits = scene.limits
     begin_ns = scene.now_ns - int(limits.flap_window_seconds * SECOND_NS)
+    begin_ns = max(begin_ns, scene.ledger.anew_ns.get(one.node, 0))
     before = sum(1 for at_ns in scene.ledger.drains_of.get(one.node, ()) if at_ns > begin_ns)
-    if before < limits.flap_drains or one.remedy is not Remedy.DRAIN:
-        return one.advice
-    days = limits.flap_window_seconds / 86_400
-    again = f"drained {before} times in {days:g} days: replace the part (RMA)"
-    return f"{one.advice}; {again}" if one.advice else again
+    words = [one.advice]
+    if one.remedy is Remedy.DRAIN:
+        if next_ is not None and next_.text:
+            words.append(next_.text)
+        if before >= limits.flap_drains:
+            days = limits.flap_window_seconds / 86_400
+            words.append(f"drained {before} times in {days:g} days: replace the part (RMA)")
+    return "; ".join(word for word in words if word)
 
 
 def _inputs(
