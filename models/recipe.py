@@ -1,9 +1,9 @@
 """The recipe of a model from the simulator: ``python -m models.recipe OUT``.
 
 Failures are rare: a simulation at true rates long enough to learn from takes hours. So the
-trees learn on a fleet that fails ten times as often, where precursors look the same, and are
-calibrated on another fleet at true rates, which sets the probabilities. Neither is a fleet
-that anything is judged on (docs/evaluation.md names the seeds).
+trees learn on a fleet where all that goes wrong, failures and look-alikes, happens ten times as
+often, and are calibrated on another fleet at true rates, which sets the probabilities and the
+thresholds. Neither is a fleet that anything is judged on (docs/evaluation.md names the seeds).
 """
 
 from __future__ import annotations
@@ -24,47 +24,54 @@ HOUR_NS = 3_600_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """One simulated fleet. Everything that goes wrong happens ``rate`` times as often as usual.
-
-    ``without`` names classes of fault that never happen there.
-    """
+    """One simulated fleet. Failures happen ``rate`` times as often as usual, and all that goes
+    wrong, look-alikes as well, ``crowd`` times on top; classes in ``without`` never happen."""
 
     seed: int
     nodes: int
     days: float
-    rate: float
+    rate: float = 1.0
+    crowd: float = 1.0
     cadence_seconds: float = 600.0
     hardware: str = "h100-8"
     without: tuple[str, ...] = ()
 
     def write(self, directory: Path) -> Path:
-        """Simulates it into ``directory`` and returns that."""
+        """Simulates it into ``directory`` and returns that. What is whole there is kept."""
+        if (directory / "scenario.json").exists():  # written last
+            return directory
+        scenario = load().crowded(self.crowd).scaled(self.rate, self.without)
         write_simulation(
             directory,
             nodes=self.nodes,
             days=self.days,
             seed=self.seed,
             cadence_seconds=self.cadence_seconds,
-            scenario=load().crowded(self.rate, self.without).with_hardware(self.hardware),
+            scenario=scenario.with_hardware(self.hardware),
         )
         return directory
 
 
-LEARN = Fleet(seed=211, nodes=300, days=40, rate=10.0)
-CALIBRATE = Fleet(seed=203, nodes=400, days=40, rate=1.0, cadence_seconds=1800.0)
+LEARN = Fleet(seed=211, nodes=300, days=40, crowd=10.0, cadence_seconds=1800.0)
+CALIBRATE = Fleet(seed=203, nodes=500, days=40, cadence_seconds=1800.0)
+STEP_NS = 2 * HOUR_NS
 
 
 def make_model(
-    out: Path | None, learn: Fleet = LEARN, calibrate: Fleet = CALIBRATE
+    out: Path | None,
+    learn: Fleet = LEARN,
+    calibrate: Fleet = CALIBRATE,
+    folder: Path | None = None,
 ) -> tuple[LearnedRisk, dict[str, Any]]:
-    """Simulates both fleets in a temporary folder, trains and saves to ``out``.
+    """Simulates both fleets in ``folder`` (None: a temporary one), trains and saves to ``out``.
 
     Raises TooFewFailures when a fleet is too small.
     """
-    with tempfile.TemporaryDirectory(prefix="tocsin-model-") as folder:
-        learned = learn.write(Path(folder) / "learn")
-        calibrated = calibrate.write(Path(folder) / "calibrate")
-        return train_model([learned], out, step_ns=HOUR_NS, calibrate_on=[calibrated])
+    with tempfile.TemporaryDirectory(prefix="tocsin-model-") as temporary:
+        place = folder or Path(temporary)
+        learned = learn.write(place / "learn")
+        calibrated = calibrate.write(place / "calibrate")
+        return train_model([learned], out, step_ns=STEP_NS, calibrate_on=[calibrated])
 
 
 if __name__ == "__main__":

@@ -1,43 +1,110 @@
-"""The judged run of docs/evaluation.md: ``python -m models.evaluation.held_out OUT``.
+"""The judged runs of docs/evaluation.md: ``python -m models.evaluation.held_out OUT [CASE ...]``.
 
-Trains by the recipe, trains the rivals that learn on the same fleet, and judges all of them
-on a fleet of a seed that neither has seen. OUT gets the result as JSON.
+Trains by the recipe, trains the rivals that learn on the same fleet, sets every scorer's
+thresholds on the recipe's calibration fleet, and judges all of them on fleets of seeds that none
+has seen: at usual rates, at other rates, cadence and hardware, and with a class of fault left out
+of the training. OUT gets one JSON file a case, and the fleets; what is there is not made again.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-import tempfile
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from models.artifact import load
 from models.dataset import build
-from models.evaluation.evaluate import evaluate
-from models.evaluation.rivals import Forest, Logistic, Scorer
-from models.recipe import CALIBRATE, HOUR_NS, LEARN, Fleet
+from models.evaluation.evaluate import BUDGETS, evaluate
+from models.evaluation.operating import Operating, tune
+from models.evaluation.rivals import RIVALS, Forest, Learned, Logistic, Scorer
+from models.learned import LearnedRisk
+from models.recipe import CALIBRATE, LEARN, STEP_NS, Fleet, make_model
 from models.telemetry import Telemetry
-from models.training import train_model
 
-JUDGED = Fleet(seed=301, nodes=400, days=40, rate=1.0)
-STEP_NS = 3 * HOUR_NS
+HORIZON_NS = 86_400 * 1_000_000_000
 
 
-def held_out(
-    learn: Fleet = LEARN, calibrate: Fleet = CALIBRATE, judged: Fleet = JUDGED
-) -> dict[str, Any]:
-    """The figures of every scorer on ``judged``, as JSON data."""
-    with tempfile.TemporaryDirectory(prefix="tocsin-held-out-") as folder:
-        learned = learn.write(Path(folder) / "learn")
-        calibrated = calibrate.write(Path(folder) / "calibrate")
-        model, _ = train_model([learned], None, step_ns=HOUR_NS, calibrate_on=[calibrated])
-        examples = build(Telemetry(learned), horizon_ns=24 * HOUR_NS, step_ns=HOUR_NS)
-        others: list[Scorer] = [Logistic(examples), Forest(examples)]
-        telemetry = Telemetry(judged.write(Path(folder) / "judged"))
-        return evaluate(telemetry, model=model, others=others, step_ns=STEP_NS).result
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One judged fleet. ``without``: classes that the training fleet never showed."""
+
+    fleet: Fleet
+    without: tuple[str, ...] = ()
+
+
+BASE = Fleet(seed=401, nodes=500, days=40)
+CASES: dict[str, Case] = {
+    "usual": Case(BASE),
+    "usual-2": Case(replace(BASE, seed=402)),
+    "rates-up": Case(replace(BASE, seed=411, nodes=300, rate=1.5)),
+    "rates-down": Case(replace(BASE, seed=412, nodes=300, rate=0.5)),
+    "cadence-5min": Case(replace(BASE, seed=413, nodes=250, cadence_seconds=300.0)),
+    "a100-4": Case(replace(BASE, seed=414, nodes=300, hardware="a100-4")),
+    "gb200-4": Case(replace(BASE, seed=415, nodes=300, hardware="gb200-4")),
+    "without-hbm": Case(BASE, ("hbm",)),
+    "without-ib_link": Case(BASE, ("ib_link",)),
+    "without-dimm": Case(BASE, ("dimm",)),
+}
+
+
+@dataclass
+class Trained:
+    """A model, the rivals that learned on the same fleet, and everybody's thresholds."""
+
+    model: LearnedRisk
+    others: list[Scorer]
+    tuned: dict[str, Operating]
+
+
+def trained(
+    folder: Path, without: tuple[str, ...], learn: Fleet = LEARN, calibrate: Fleet = CALIBRATE
+) -> Trained:
+    """Trains by the recipe in ``folder`` and sets thresholds on the calibration fleet.
+
+    Classes in ``without`` are in neither fleet: nothing may be known of them.
+    """
+    learn, calibrate = replace(learn, without=without), replace(calibrate, without=without)
+    saved = folder / "model"
+    if not (saved / "manifest.json").exists():
+        make_model(saved, learn, calibrate, folder)
+    model = load(saved)
+    examples = build(Telemetry(folder / "learn"), horizon_ns=HORIZON_NS, step_ns=STEP_NS)
+    others: list[Scorer] = [Logistic(examples), Forest(examples)]
+    scorers: list[Scorer] = [*(one() for one in RIVALS), Learned(model), *others]
+    tuned = tune(
+        Telemetry(folder / "calibrate"),
+        scorers,
+        budgets=BUDGETS,
+        horizon_ns=HORIZON_NS,
+        step_ns=STEP_NS,
+    )
+    return Trained(model, others, tuned)
+
+
+def judged(case: Case, directory: Path, by: Trained) -> dict[str, Any]:
+    """The figures of every scorer on one case, as JSON data."""
+    telemetry = Telemetry(case.fleet.write(directory))
+    return evaluate(
+        telemetry, model=by.model, others=by.others, tuned=by.tuned, step_ns=STEP_NS
+    ).result
+
+
+def held_out(out: Path, names: list[str]) -> None:
+    """Judges the named cases, in order, into ``out``."""
+    known: dict[tuple[str, ...], Trained] = {}
+    for name in names:
+        case = CASES[name]
+        if case.without not in known:
+            folder = out / "-".join(["trained", *(f"without-{one}" for one in case.without)])
+            known[case.without] = trained(folder, case.without)
+        result = judged(case, out / f"seed-{case.fleet.seed}", known[case.without])
+        (out / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit("usage: python -m models.evaluation.held_out OUT")
-    Path(sys.argv[1]).write_text(json.dumps(held_out(), indent=1) + "\n")
+    chosen = sys.argv[2:] or list(CASES)
+    if len(sys.argv) < 2 or not set(chosen) <= set(CASES):
+        sys.exit(f"usage: python -m models.evaluation.held_out OUT [CASE ...] of {list(CASES)}")
+    held_out(Path(sys.argv[1]), chosen)

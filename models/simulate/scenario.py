@@ -114,7 +114,7 @@ class Scenario(_Strict):
             faults[name] = rates.model_copy(update={"rate_per_1000_entity_days": scaled})
         return self.model_copy(update={"faults": faults})
 
-    def crowded(self, factor: float, without: tuple[str, ...] = ()) -> Scenario:
+    def crowded(self, factor: float) -> Scenario:
         """Faults, bursts and warnings ``factor`` times as often: as much to tell apart per fault.
 
         A fleet whose faults alone were more frequent would teach that every error foretells one.
@@ -125,7 +125,7 @@ class Scenario(_Strict):
             if name.startswith("harmless_") and "_per_1000_" in name and "single" not in name
         }
         benign = self.benign.model_copy(update=frequent)
-        return self.scaled(factor, without).model_copy(update={"benign": benign})
+        return self.scaled(factor).model_copy(update={"benign": benign})
 
     def with_hardware(self, hardware: str) -> Scenario:
         """This scenario on other nodes."""

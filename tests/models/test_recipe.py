@@ -16,8 +16,8 @@ from models.recipe import Fleet, make_model
     not os.environ.get("TOCSIN_SLOW"), reason="simulates two fleets (set TOCSIN_SLOW=1)"
 )
 def test_recipe_makes_a_model_that_says_what_it_is_made_of(tmp_path: Path) -> None:
-    frequent = Fleet(1, 24, 16, 60.0, 1800.0, "a100-4")
-    rarer = Fleet(2, 24, 16, 30.0, 1800.0, "a100-4")
+    frequent = Fleet(1, 24, 16, 60.0, 1.0, 1800.0, "a100-4")
+    rarer = Fleet(2, 24, 16, 30.0, 1.0, 1800.0, "a100-4")
     model, facts = make_model(tmp_path / "model", frequent, rarer)
     assert facts["simulated"] is True
     assert [one["telemetry"] for one in facts["calibrated_on"]] == ["calibrate"]
