@@ -22,6 +22,8 @@ class UplinkOptions(Section):
     """How the agent reaches the head."""
 
     head_url: str = "http://127.0.0.1:8086"
+    # Where the head is when it is not there: the other one of two. Tried in turn.
+    standby_urls: tuple[str, ...] = Field(default=(), max_length=8)
     token_file: Path | None = None
     ca_file: Path | None = None
     certificate_file: Path | None = None
@@ -32,6 +34,16 @@ class UplinkOptions(Section):
     urgent_backoff_limit_seconds: float = Field(default=5.0, gt=0, le=3600)
     drain_batches_per_second: float = Field(default=5.0, gt=0, le=1000)
     quarantine_limit_bytes: int = Field(default=1024 * 1024, ge=0)
+
+    @field_validator("standby_urls")
+    @classmethod
+    def _http_only_too(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(cls._http_only(one) for one in value)
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Every place where the head may be, the usual one first."""
+        return (self.head_url, *self.standby_urls)
 
     @field_validator("head_url")
     @classmethod

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from collectors.sample import Sample
 from collectors.slurm_nodes import NodeState
 from daemon.cases import Case, State
 from daemon.decisions import Action, Decision, Guard, Mode
@@ -194,13 +195,20 @@ class Drains:
             returned.extend(self._proofs.step(now_ns))
         return returned
 
+    def take_news(self) -> list[Sample]:
+        """What proofs came to since the last call, for the store."""
+        if self._proofs is None:
+            return []
+        news, self._proofs.news = self._proofs.news, []
+        return news
+
     def prove(self, node: str, user: str, now_ns: int) -> None:
         """A person asks for a proof of a node that we hold. Raises RefusedError."""
         case = self._ledger.case_of(node)
         if case is None:
             raise RefusedError(self._not_ours(node))
         if self._proofs is None:
-            raise RefusedError("this head makes no proofs")
+            raise RefusedError("this head makes no proofs: it is in shadow mode")
         why = self._proofs.ask(case, user, now_ns)
         if why:
             raise RefusedError(why)

@@ -253,6 +253,8 @@ class Head:
         await self.intake.in_turn(self.intake.latest.keep_only, known)
         now_ns = self.clock.now_ns()
         await self.returned(await self.by_hand(self.drains.reconcile, reading.nodes, now_ns))
+        if news := await self.by_hand(self.drains.take_news):
+            await self.intake.keep(news)
         if self.tender is not None:
             await self.by_hand(self.tender.tend, reading.jobs, now_ns)
         await self.by_hand(self.look_at_ledger)

@@ -40,6 +40,8 @@ from daemon.page.view import (
 )
 from daemon.points import HEAD_NODE
 from daemon.policy import explain_node
+from daemon.proof_records import ProofRecords
+from daemon.proof_story import with_proofs
 from daemon.schema import metric_of
 from daemon.series import series_of
 from daemon.store.merge import ROLLUP_NS
@@ -60,6 +62,7 @@ class HeadEyes(OperatorWords):
     def __init__(self, head: Head, *, demo: bool = False) -> None:
         super().__init__(head)
         self._demo = demo
+        self._proofs = ProofRecords(head.store.database)
 
     # ---- at a glance --------------------------------------------------------------------
 
@@ -260,7 +263,8 @@ class HeadEyes(OperatorWords):
             until_ns=max(case.updated_ns, case.onset_ns) + _CASE_BEFORE_NS,
             limit=TIMELINE_LIMIT,
         )
-        return of_case(case, decisions, entries, events, self._similar(case, head.view))
+        told = of_case(case, decisions, entries, events, self._similar(case, head.view))
+        return with_proofs(told, case, self._proofs, head.config.policy.proof)
 
     def _similar(self, case: Case, view: LedgerView) -> list[str]:
         """Other nodes with the same cause of late, and what became of them."""

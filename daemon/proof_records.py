@@ -119,6 +119,14 @@ class ProofRecords:
                 [(proof.seq, proof.node, proof.features, now_ns, *one) for one in figures.items()],
             )
 
+    def figures(self, proof: Proof) -> list[tuple[int, str, float]]:
+        """Time (UTC ns), figure and value of each job of a proof, oldest first."""
+        rows = self._database.query(
+            "SELECT time_ns, figure, value FROM proof_figures WHERE proof = ? ORDER BY seq",
+            (proof.seq,),
+        )
+        return [(row["time_ns"], row["figure"], row["value"]) for row in rows]
+
     def peers(self, proof: Proof, figures: Iterable[str]) -> dict[str, list[float]]:
         """The last value of each figure on other nodes with the same features."""
         found: dict[str, list[float]] = {}

@@ -12,6 +12,7 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from collectors.sample import Sample
 from collectors.slurm_nodes import NodeState
 from daemon.cases import Case, State
 from daemon.decisions import Action, Decision, Mode
@@ -19,6 +20,7 @@ from daemon.hand import SELF, Hand, is_ours
 from daemon.ledger import SECOND_NS, Ledger
 from daemon.proof import Probe, ProofOptions, judge, parse_result
 from daemon.proof_records import Proof, ProofRecords, Step
+from daemon.proof_story import proof_sample
 from daemon.reconcile import Returned
 from daemon.slurm.adapter import (
     SlurmError,
@@ -62,13 +64,17 @@ class Proofs:
         self._mode = mode
         self._locked = locked
         self.records = ProofRecords(database)
+        # What proofs came to since it was last taken away, for the store.
+        self.news: list[Sample] = []
 
     # ---- words from outside --------------------------------------------------------------------
 
     def ask(self, case: Case, user: str, now_ns: int) -> str:
         """A person asks for a proof of ``case``'s node; answers why not, or empty."""
-        if self._options.when == "never" or self._mode is not Mode.ACT:
-            return "proofs are switched off: policy.proof.when is never, or mode is not act"
+        if self._mode is Mode.SHADOW:
+            return "proofs are switched off in shadow mode: nothing is written to Slurm"
+        if self._options.when == "never":
+            return "proofs are switched off: policy.proof.when is never (asked allows them)"
         if case.state is not State.DRAINED:
             return f"{case.node} is {case.state.value}: it must be drained and empty"
         return self._begin(case, user, now_ns)
@@ -99,10 +105,14 @@ class Proofs:
     # ---- the cycle -----------------------------------------------------------------------------
 
     def step(self, now_ns: int) -> list[Returned]:
-        """Begins what is to begin, and takes every proof as far as it goes now."""
-        if self._mode is not Mode.ACT:
+        """Begins what is to begin, and takes every proof as far as it goes now.
+
+        In approve mode only what a person asked for begins, and a person gives the node back.
+        """
+        if self._mode is Mode.SHADOW:
             return []
-        self._begin_due(now_ns)
+        if self._mode is Mode.ACT:
+            self._begin_due(now_ns)
         returned: list[Returned] = []
         for proof in self.records.open():
             try:
@@ -259,12 +269,14 @@ class Proofs:
         with self._ledger.together():
             self.records.keep_figures(proof, result.figures, now_ns)
             self._say(proof, now_ns, "proof_job", f"job {job.id}: {why or 'passed'}; {figures}")
+        self.news.append(proof_sample(proof, job.id, why, figures, now_ns))
         if why:
             return self._close(proof, case, f"proof failed: {why}", now_ns)
         passes = proof.passes + 1
         if passes < self._options.passes:
             return self.records.change(proof, passes=passes, round=proof.round + 1, submitted_ns=0)
-        if self._options.returns != "passed" or self._locked(proof.node):
+        by_person = self._options.returns != "passed" or self._mode is not Mode.ACT
+        if by_person or self._locked(proof.node):
             proof = self.records.change(proof, passes=passes, passed_ns=now_ns)
             return self._close(proof, case, f"proof passed {passes} of {passes}", now_ns)
         with self._ledger.together():

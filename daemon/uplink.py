@@ -46,7 +46,7 @@ def read_token(file: Path | None) -> str:
 
 def client_tls(options: UplinkOptions) -> ssl.SSLContext | bool:
     """How the head's certificate is checked: the system's authorities, or those of a file."""
-    if not options.head_url.startswith("https:"):
+    if not any(url.startswith("https:") for url in options.urls):
         return True
     context = ssl.create_default_context(cafile=options.ca_file)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -73,11 +73,12 @@ class Uplink:
     def __post_init__(self) -> None:
         self._wake = asyncio.Event()
         self._token = ""
+        self._place = 0  # among the URLs: the last one that answered
         self._reader = OwnThread("tocsin-token")
         self.lane.on_back = self._wake.set
         self.delivery = Delivery(
             self._post,
-            f"head {self.options.head_url}",
+            f"head {' or '.join(self.options.urls)}",
             self.quarantine,
             self.options.quarantine_limit_bytes,
             self.backoff_limit_seconds,
@@ -132,6 +133,14 @@ class Uplink:
         return self._token
 
     async def _post(self, body: bytes, key: str) -> Answer:
+        """Sends to where the head was last; where nobody answers, the next try goes elsewhere."""
+        urls = self.options.urls
+        answer = await self._post_to(urls[self._place % len(urls)], body, key)
+        if answer.status in (0, 503):
+            self._place = (self._place + 1) % len(urls)
+        return answer
+
+    async def _post_to(self, url: str, body: bytes, key: str) -> Answer:
         headers = {"Content-Encoding": "gzip", "Content-Type": "text/plain; charset=utf-8"}
         try:
             token = await self._read_token()
@@ -143,7 +152,7 @@ class Uplink:
             headers[BATCH_HEADER] = key
         try:
             async with self.session.post(
-                self.options.head_url + WRITE_PATH,
+                url + WRITE_PATH,
                 params={"org": "tocsin", "bucket": "tocsin", "precision": "ns"},
                 data=body,
                 headers=headers,

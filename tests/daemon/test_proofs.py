@@ -9,8 +9,11 @@ import pytest
 from daemon.cases import State
 from daemon.decisions import Mode
 from daemon.drains import RefusedError
+from daemon.explain import of_case
 from daemon.limits import Limits
 from daemon.proof import Probe, ProofOptions, Result, judge, parse_result
+from daemon.proof_records import ProofRecords
+from daemon.proof_story import with_proofs
 from tests.daemon.proving import SimulatedProving
 from tests.daemon.worlds import GENEROUS, Clock, House, lost, simulated
 
@@ -286,3 +289,39 @@ def test_a_result_keeps_only_figures() -> None:
     found = parse_result("tocsin=ok;a_watts=1.5;b=x;Reason=2;c_total=-3e-2")
     assert found is not None
     assert found.figures == {"a_watts": 1.5, "c_total": -0.03}
+
+
+def test_in_approve_mode_only_what_a_person_asks_for_is_tested_and_a_person_returns_it() -> None:
+    world = World(PASSING.model_copy(update={"when": "asked"}))
+    case = world.drained()
+    world.limits = Limits(**{**GENEROUS.model_dump(), "proof": PASSING})
+    world.mode = Mode.APPROVE
+    world.restart()
+    for _ in range(5):
+        world.cycle()
+    assert world.tools.jobs == {}
+    world.house.drains.prove("n1", "ann", world.clock.now_ns())
+    for _ in range(5):
+        world.cycle()
+    assert world.state(case) is State.DRAINED
+    assert "; proof passed 2 of 2; " in world.slurm.nodes()["n1"].reason
+
+
+def test_what_a_proof_came_to_is_told_in_words_and_kept_as_readings() -> None:
+    world = World(PASSING.model_copy(update={"passes": 1}))
+    world.tools.result = "tocsin=failed:disk:exit1;gemm_flops=1e9"
+    case = world.drained()
+    for _ in range(5):
+        world.cycle()
+    (reading,) = world.house.drains.take_news()
+    assert (reading.measurement, reading.tag("code")) == ("slurm_event", "proof_failed")
+    assert "disk:exit1 failed" in reading.text("text")
+    assert world.house.drains.take_news() == []
+    ledger = world.house.ledger
+    found = ledger.find(case)
+    told = of_case(found, ledger.decisions(case=case), ledger.audit(subject=case), (), ())
+    told = with_proofs(told, found, ProofRecords(world.house.database), world.limits.proof)
+    words = " ".join(told.sentences)
+    assert "proof failed: disk:exit1 failed, ended" in words
+    assert "For a ticket: node n1; drained for: tocsin:x79 gpu3" in words
+    assert ("proof gemm_flops", 1e9) in {(one.name, one.value) for one in told.signals}

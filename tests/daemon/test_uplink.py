@@ -15,7 +15,7 @@ from daemon.lane import Lane
 from daemon.spool import Spool
 from daemon.tokens import parse_tokens
 from daemon.uplink import Uplink
-from tests.daemon.head_stub import Head
+from tests.daemon.head_stub import NODE_TOKEN, Head
 
 AGENTS, BATCHES = 60, 12
 
@@ -87,3 +87,26 @@ def test_retry_after_that_makes_no_sense_counts_as_not_said() -> None:
     asked = ["5", "-3", "Wed, 21 Oct 2026 07:28:00 GMT", "", "1e99", "nan"]
     assert [retry_after_seconds(text) for text in asked[:5]] == [5.0, 0.0, 0.0, 0.0, 86400.0]
     assert retry_after_seconds("nan") == 0.0
+
+
+async def test_where_nobody_answers_the_other_head_is_asked(tmp_path: Path) -> None:
+    head = await Head(tmp_path / "store").start()
+    (tmp_path / "token").write_text(NODE_TOKEN)
+    now_ns = time.time_ns()
+    spool = Spool(tmp_path / "spool")
+    for number in range(3):
+        rows = [sample("host", now_ns + number, {"number": float(number)}, node="n1")]
+        spool.append(gzip.compress(encode(rows)), 1, now_ns)
+    options = UplinkOptions(
+        head_url="http://127.0.0.1:9", standby_urls=(head.url,), token_file=tmp_path / "token"
+    )
+    async with aiohttp.ClientSession() as session:
+        uplink = Uplink(
+            Lane(spool), session, options, tmp_path / "quarantine", time.time_ns,
+            backoff_limit_seconds=0.1,
+        )  # fmt: skip
+        assert not await uplink.drain(), "the first address is dead"
+        assert await uplink.drain()
+    assert uplink.counts.failures == 1, "the address that answered is kept"
+    assert len(head.accepted) == 3
+    await head.stop()
