@@ -16,20 +16,13 @@ from models.skew import Group, Reading, groups
 
 # Only these events pay for the index; it answers the whole question without the table.
 _INDEX = """
-CREATE INDEX IF NOT EXISTS events_of_versions ON events (node, kind, code, device, time_ns, text)
+CREATE INDEX IF NOT EXISTS events_of_versions ON events (node, kind, code, device, text, time_ns)
 WHERE kind IN ('version', 'inventory');
 """
-_CHANGES = """
-SELECT node, code, device, text, time_ns, before FROM (
-    SELECT node, code, device, text, time_ns, lag(text) OVER (
-        PARTITION BY node, kind, code, device ORDER BY time_ns) AS before
-    FROM events WHERE kind IN ('version', 'inventory') AND code NOT IN ('count', 'gone')
-) WHERE before IS NOT text ORDER BY time_ns
-"""
-_NEWEST = """
-SELECT node, code, device, max(time_ns) AS time_ns FROM events
-WHERE kind IN ('version', 'inventory') AND code NOT IN ('count', 'gone')
-GROUP BY node, kind, code, device
+_SPANS = """
+SELECT node, code, device, text, min(time_ns) AS first_ns, max(time_ns) AS last_ns FROM events
+WHERE kind IN ('version', 'inventory') AND code NOT IN ('count', 'gone', 'port', 'link')
+GROUP BY node, kind, code, device, text
 """
 
 
@@ -49,21 +42,25 @@ def version_routes(head: Head) -> list[web.RouteDef]:
 
 
 def readings(database: Database) -> list[Reading]:
-    """Every version as it was told last. Reads the store: seconds where events are many."""
-    seen = {
-        (row["node"], row["code"], row["device"]): row["time_ns"] for row in database.query(_NEWEST)
-    }
-    found: dict[tuple[str, str, str], Reading] = {}
-    for row in database.query(_CHANGES):
-        key = (row["node"], row["code"], row["device"])
-        text, before = _told(row["code"], row["text"]), _told(row["code"], row["before"] or "")
-        known = found.get(key)
-        if known is not None and known.text == text:
-            continue  # an inventory's other words changed, its model did not
-        found[key] = Reading(
-            row["node"], _code(row["code"]), row["device"], text, row["time_ns"], seen[key], before
-        )
-    return [one for one in found.values() if one.text]
+    """Every version as it was told last: seconds of processor time for 10,000 nodes.
+
+    A version that came, went and came again is taken to be there since the other was told last.
+    """
+    spans: dict[tuple[str, str, str], dict[str, tuple[int, int]]] = {}
+    for row in database.query(_SPANS):
+        texts = spans.setdefault((row["node"], row["code"], row["device"]), {})
+        text = _told(row["code"], row["text"])
+        first_ns, last_ns = texts.get(text, (row["first_ns"], row["last_ns"]))
+        texts[text] = min(first_ns, row["first_ns"]), max(last_ns, row["last_ns"])
+    found = []
+    for (node, code, device), texts in spans.items():
+        text = max(texts, key=lambda one: texts[one][1])
+        first_ns, last_ns = texts.pop(text)
+        before = max(texts, key=lambda one: texts[one][1], default="")
+        since_ns = max(first_ns, texts[before][1] if before else 0)
+        name = "model" if code == "gpu" else code
+        found.append(Reading(node, name, device, text, since_ns, last_ns, before))
+    return [one for one in found if one.text]
 
 
 def define(database: Database) -> None:
@@ -71,15 +68,9 @@ def define(database: Database) -> None:
     database.define(_INDEX)
 
 
-def _code(code: str) -> str:
-    return "model" if code == "gpu" else code
-
-
 def _told(code: str, text: str) -> str:
     """The version in an event's text; of a GPU's inventory its model."""
-    if code == "gpu":
-        return text.partition("model=")[2]
-    return "" if code in ("port", "link") else text
+    return text.partition("model=")[2] if code == "gpu" else text
 
 
 def plain_groups(found: list[Group]) -> list[dict[str, Any]]:

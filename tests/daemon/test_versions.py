@@ -149,6 +149,16 @@ async def test_nodes_that_slurm_does_not_know_do_not_count(head: Head) -> None:
     assert [one.others for one in found] == [()]
 
 
+async def test_a_version_that_came_back_counts_from_its_return(head: Head) -> None:
+    now = time.time_ns()
+    await keep(head, [version("gpu01", "kernel", "6.1", now - 9 * HOUR)])
+    await keep(head, [version("gpu01", "kernel", "5.4", now - 5 * HOUR)])
+    await keep(head, [version("gpu01", "kernel", "6.1", now - HOUR)])
+    (found,) = readings(head.store.database)
+    assert (found.text, found.before) == ("6.1", "5.4")
+    assert now - 5 * HOUR <= found.since_ns <= now - HOUR
+
+
 def reading(node: str, text: str, since: int = 1, seen: int = HOUR, device: str = "") -> Reading:
     return Reading(node, "vbios" if device else "kernel", device, text, since, seen)
 
