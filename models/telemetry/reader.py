@@ -94,7 +94,7 @@ class Telemetry:
         first_ns, last_ns = self.span_ns()
         start_ns = (first_ns - 1) // window_ns * window_ns
         span_ns = max(window_ns, self.read_ns - self.read_ns % window_ns)
-        names = [name for name in self._sources if measurements is None or name in measurements]
+        names = [name for name in self.measurements if measurements is None or name in measurements]
         for day_ns in range(start_ns, last_ns, span_ns):
             stop_ns = min(day_ns + span_ns, -(-last_ns // window_ns) * window_ns)
             chunks = [self.chunk(name, day_ns + 1, stop_ns + 1) for name in names]
@@ -119,10 +119,6 @@ class Telemetry:
             table = source.to_table(filter=within)
         chunk = to_chunk(measurement, table)
         return chunk.without(self._without.get(measurement, []))
-
-    def part(self, nodes: Collection[str]) -> Telemetry:
-        """The same directory, of some nodes only."""
-        return Telemetry(self.directory, self.without, nodes)
 
 
 def _open(directory: Path, name: str) -> ds.Dataset | pa.Table | None:
