@@ -18,6 +18,7 @@ from typing import Literal
 from pydantic import Field
 
 from collectors import options as base
+from collectors.chassis import identity
 from collectors.events import EVENT_METRICS, INFO, event, spaced
 from collectors.host_clock import filtered, kernel_offset_seconds
 from collectors.host_mounts import ReadOnly
@@ -246,6 +247,10 @@ class Host:
                 self._versions[code, device] = text
                 node = self._context.node
                 yield event(node, "version", code, now_ns, text=text, severity=INFO, device=device)
+        chassis = identity(self._root) if all_of_them else ""
+        if chassis:
+            node = self._context.node
+            yield event(node, "inventory", "chassis", now_ns, text=chassis, severity=INFO)
 
     def _read_versions(self) -> Iterator[tuple[tuple[str, str], str]]:
         for code, path in (

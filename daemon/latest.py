@@ -64,6 +64,7 @@ class NodeNow:
     gpus: dict[int, GpuNow] = field(default_factory=dict)
     sources: dict[str, SourceNow] = field(default_factory=dict)
     models: dict[int, str] = field(default_factory=dict)
+    chassis: str = ""  # the text of its inventory/chassis event
 
 
 class Latest:
@@ -140,10 +141,14 @@ def _source(node: NodeNow, sample: Sample, arrival_ns: int) -> None:
 
 
 def _inventory(node: NodeNow, sample: Sample) -> None:
-    """``gpu=4 uuid=GPU-... serial=... model=NVIDIA H100 80GB HBM3``: the model of a GPU."""
-    if sample.tag("kind") != "inventory" or sample.tag("code") != "gpu":
+    """``gpu=4 uuid=GPU-... serial=... model=NVIDIA H100 80GB HBM3``: the model of a GPU; or which
+    machine it is."""
+    if sample.tag("kind") != "inventory" or sample.tag("code") not in ("gpu", "chassis"):
         return
     text = sample.text("text")
+    if sample.tag("code") == "chassis":
+        node.chassis = text[:300]
+        return
     number = next((word[4:] for word in text.split() if word.startswith("gpu=")), "")
     _, found, model = text.partition("model=")
     if number.isdigit() and found and len(node.models) < _PER_NODE_LIMIT:

@@ -155,6 +155,8 @@ class FeatureEngine:
             found = _INVENTORY.search(one.text("text"))
             if code == "gpu" and found:
                 self.gpu_at[node, address(device)] = f"gpu{int(found.group(1))}"
+            elif code == "replaced" and not device:
+                self._begin_anew(node)
             return
         if self._is_repeat(one):
             return
@@ -166,6 +168,20 @@ class FeatureEngine:
             self._count(Entity("gpu", node, gpu), kind, code, one.time_ns)
         elif kind == "link" and device:
             self._count(Entity("link", node, device), kind, code, one.time_ns)
+
+    def _begin_anew(self, node: str) -> None:
+        """Another machine stands under this name: what is kept of the old one is not its own.
+
+        A GPU's row began anew by itself, when its UUID changed.
+        """
+        self.flush()
+        for kind, table in self.tables.items():
+            number = table.nodes.get(node)
+            if number is None or kind == "gpu":
+                continue
+            for row, owner in enumerate(table.node_of):
+                if owner == number:
+                    table.arrays.reset(row)
 
     def _slurm_event(self, one: Sample) -> None:
         node = one.tag("node")

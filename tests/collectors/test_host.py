@@ -288,3 +288,13 @@ def test_no_content_gives_a_traceback(
     put(root, "sys/devices/system/edac/mc/mc0/ce_count", number)
     batch = make(Context(NODE, root, root)).collect(NOW_NS)
     check_samples(host, list(batch.samples))
+
+
+def test_the_machine_itself_is_told_at_the_start_and_once_a_day(context: Context) -> None:
+    tree(context.root)
+    put(context.root, "sys/class/dmi/id/product_serial", "SGH123\n")
+    source = make(context)
+    (told,) = events(source.collect(NOW_NS), "inventory")
+    assert (told.tag("code"), told.text("text")) == ("chassis", "serial=SGH123")
+    assert events(source.collect(NOW_NS + 10 * SECOND), "inventory") == []
+    assert len(events(source.collect(NOW_NS + 86_400 * SECOND), "inventory")) == 1
