@@ -12,6 +12,7 @@ from daemon.decisions import Mode
 from daemon.holdout import HoldOut
 from daemon.jobcare import JobCare
 from daemon.proof import ProofOptions
+from daemon.reboots import RebootOptions
 from daemon.settings import Section
 from daemon.soft import SoftOptions
 
@@ -96,6 +97,9 @@ class Limits(Section):
 
     # What is done for the jobs on a node that is drained.
     jobs: JobCare = JobCare()
+
+    # Whether a drained node is rebooted where that is the step to take.
+    reboot: RebootOptions = RebootOptions()
 
     # What a drained node must pass before it returns.
     proof: ProofOptions = ProofOptions()
