@@ -27,6 +27,7 @@ from collectors.slurm_nodes import NodeState
 from daemon import __version__
 from daemon.alerting import Alert, active_alerts, of_groups, of_head, of_senders
 from daemon.alerts import Alerts, make_webhook
+from daemon.beside import Beside, BesideTools
 from daemon.cases import LedgerView
 from daemon.clock import Clock
 from daemon.config import Config, store_directory
@@ -34,6 +35,7 @@ from daemon.decisions import Action, Decision, Mode
 from daemon.drains import Drains, Returned
 from daemon.gateway import Gateway
 from daemon.groups import Groups
+from daemon.identity import Identities, seen_in
 from daemon.intake import Intake
 from daemon.ledger import Ledger
 from daemon.points import (
@@ -82,6 +84,7 @@ SCORE_SECONDS = 15.0
 ROLL_PERIOD_SECONDS = 60.0
 UPKEEP_PERIOD_SECONDS = 3600.0
 FLEET_PERIOD_SECONDS = 60.0
+IDENTITY_PERIOD_SECONDS = 60.0
 
 
 def new_watch(config: Config) -> Watch:
@@ -105,6 +108,7 @@ class Head:
         job_tools: DoesJobSteps | None = None,
         prover: Proving | None = None,
         fence: Fence | None = None,
+        beside: BesideTools | None = None,
     ) -> None:
         self.config = config
         self.clock = clock
@@ -119,6 +123,8 @@ class Head:
         self.watch = new_watch(config)
         self.ledger = Ledger(self.store.database)
         self.drains = Drains(adapter, self.ledger, config.policy, config.mode, prover=prover)
+        self.beside = Beside(beside, adapter, self.ledger, config.policy, config.mode)
+        self.identities = Identities(self.ledger)
         # In shadow mode nothing in Slurm is touched, jobs included.
         acts = job_tools is not None and config.mode is not Mode.SHADOW
         self.tender = (
@@ -190,6 +196,7 @@ class Head:
             "upkeep", UPKEEP_PERIOD_SECONDS, 3000.0, self._maintain, delay_seconds=300.0
         )
         every("fleet", FLEET_PERIOD_SECONDS, 30.0, self._write_fleet)
+        every("identity", IDENTITY_PERIOD_SECONDS, 30.0, self._look_who_is_there)
         for one in self.loops:
             period = one.source.period_seconds
             every(one.source.name, period, one.deadline_seconds + 30, one.turn)
@@ -257,6 +264,7 @@ class Head:
             await self.intake.keep(news)
         if self.tender is not None:
             await self.by_hand(self.tender.tend, reading.jobs, now_ns)
+        await self.by_hand(self.beside.step, self.situation(), now_ns)
         await self.by_hand(self.look_at_ledger)
 
     async def returned(self, nodes: Iterable[Returned]) -> None:
@@ -435,6 +443,13 @@ class Head:
         self.fleet_points = points
         if points:
             await self.intake.keep(points)
+
+    async def _look_who_is_there(self) -> None:
+        """Nodes and GPUs that were replaced begin their history anew."""
+        now_ns = self.clock.now_ns()
+        seen = await self.intake.in_turn(seen_in, self.intake.latest, now_ns)
+        if told := await self.by_hand(self.identities.check, seen, now_ns):
+            await self.intake.keep(told)
 
     def store_words(self) -> str:
         """How the store fares, in a few words."""

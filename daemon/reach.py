@@ -8,6 +8,7 @@ from pathlib import Path
 from collectors.command import Runner
 from collectors.sample import Context
 from collectors.slurm import SlurmSource
+from daemon.beside import BesideTools
 from daemon.config import Config
 from daemon.decisions import Mode
 from daemon.slurm.adapter import SlurmAdapter
@@ -16,6 +17,8 @@ from daemon.slurm.fenced import Fence, FencedAdapter, FencedJobTools, FencedProv
 from daemon.slurm.jobs import JobTools
 from daemon.slurm.proving import ProofTools, Proving
 from daemon.slurm.reading import AdapterReader
+from daemon.slurm.reboot import RebootSlurm
+from daemon.slurm.soft import SoftSlurm
 from daemon.tend import DoesJobSteps
 
 
@@ -23,13 +26,15 @@ from daemon.tend import DoesJobSteps
 class Reach:
     """The adapter with the reason why it was chosen, and what proofs and care for jobs need.
 
-    ``prover`` is None in shadow mode, where no job of ours is ever submitted.
+    ``prover`` and ``beside`` (soft steps, reboots) are None in shadow mode, where no job of ours
+    is ever submitted and nothing is written.
     """
 
     adapter: SlurmAdapter
     why: str
     prover: Proving | None
     job_tools: DoesJobSteps
+    beside: BesideTools | None = None
 
 
 def make_reach(config: Config, fence: Fence | None = None) -> Reach:
@@ -37,13 +42,22 @@ def make_reach(config: Config, fence: Fence | None = None) -> Reach:
     adapter, why = choose(config.slurm, Runner())
     job_tools: DoesJobSteps = JobTools(config.slurm, Runner())
     prover: Proving | None = None
+    beside: BesideTools | None = None
     if config.mode is not Mode.SHADOW:
         prover = ProofTools(config.policy.proof, config.slurm, Runner())
+        free = fence or _free
+        beside = BesideTools(
+            SoftSlurm(config.slurm, Runner(), free), RebootSlurm(config.slurm, Runner(), free)
+        )
     if fence is not None:
         adapter = FencedAdapter(adapter, fence)
         job_tools = FencedJobTools(job_tools, fence)
         prover = None if prover is None else FencedProving(prover, fence)
-    return Reach(adapter, why, prover, job_tools)
+    return Reach(adapter, why, prover, job_tools, beside)
+
+
+def _free() -> str:
+    return ""
 
 
 def make_slurm_source(config: Config, state_dir: Path) -> SlurmSource:

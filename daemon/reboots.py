@@ -95,7 +95,7 @@ class Rebooter:
         if not due and not open_:
             return
         try:
-            nodes = self._adapter.nodes({one.node for one in (*due, *open_)})
+            nodes = self._adapter.nodes([one.node for one in due] + [one.node for one in open_])
         except SlurmError:
             return  # nothing is concluded
         for one in open_:

@@ -1,0 +1,55 @@
+"""What a head does in Slurm beside drains: soft steps, reboots. Opt-in; in mode act only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from daemon.decisions import Mode
+from daemon.ledger import Ledger
+from daemon.limits import Limits
+from daemon.policy import Situation
+from daemon.reboots import Rebooter
+from daemon.slurm.adapter import SlurmAdapter
+from daemon.slurm.reboot import RebootTools
+from daemon.slurm.soft import SoftTools
+from daemon.soft_wishes import chances, soft_mode, wishes
+from daemon.softener import Softener
+
+
+@dataclass(frozen=True, slots=True)
+class BesideTools:
+    """What is needed of Slurm for it. None of it exists in shadow mode."""
+
+    soft: SoftTools
+    reboot: RebootTools
+
+
+class Beside:
+    """``step`` once a cycle, in the one thread that may write to ledger and Slurm."""
+
+    def __init__(
+        self,
+        tools: BesideTools | None,
+        adapter: SlurmAdapter,
+        ledger: Ledger,
+        limits: Limits,
+        mode: Mode,
+    ) -> None:
+        self._ledger = ledger
+        self._limits = limits
+        self._mode = mode
+        self.softener = Softener(
+            tools.soft if tools is not None else None, ledger, limits.soft,
+            soft_mode(limits, mode), adapter.controller_start_ns,
+        )  # fmt: skip
+        self.rebooter = Rebooter(
+            tools.reboot if tools is not None else None, adapter, ledger, limits.reboot, mode,
+            lambda node: node in ledger.locks(),
+        )  # fmt: skip
+
+    def step(self, situation: Situation, now_ns: int) -> None:
+        """Makes likely nodes less wanted, and reboots what waits for it."""
+        if self._limits.soft.step != "none" or self.softener.open():
+            wanted = wishes(situation, self._limits, self._ledger.view(now_ns), self._mode, now_ns)
+            self.softener.step(wanted, chances(situation), situation.nodes, now_ns)
+        self.rebooter.step(now_ns)
