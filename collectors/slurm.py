@@ -79,6 +79,7 @@ class Options(SourceOptions):
     binaries: Path | None = None
     jobs: bool = True
     adapter: Literal["auto", "cli", "rest", "pyslurm"] = "auto"
+    # Holds pyslurm where it is not installed beside tocsin.
     pyslurm_folder: Path | None = None
     rest_url: str = Field(default="", pattern=r"^(https?://[^/?#@ ]+)?$")
     rest_user: str = Field(default="", pattern=r"^[A-Za-z0-9_.-]{0,64}$")

@@ -14,6 +14,7 @@ from daemon.headview import HeadEyes
 from daemon.listen import Address, ListenError, Listeners
 from daemon.page.app import PageOptions, operator_app, page_app
 from daemon.scrape import scrape_routes
+from daemon.tokens import TokenFile, TokensError
 from daemon.versions import version_routes
 
 
@@ -53,12 +54,18 @@ def calm_collector() -> None:
 
 
 def page_options(config: Config) -> PageOptions:
-    """The page's options, its password read from its file."""
+    """The page's options, its logins read from their files. Raises ListenError."""
     address = Address.parse(config.page.listen)
     secret = ""
     if config.page.password_file is not None:
         secret = config.page.password_file.read_text().strip()
-    return PageOptions(address.host, address.port, config.page.names, secret)
+    logins = None
+    if config.page.logins_file is not None:
+        try:
+            logins = TokenFile(config.page.logins_file)
+        except TokensError as error:
+            raise ListenError(f"page not opened: {error}") from error
+    return PageOptions(address.host, address.port, config.page.names, secret, logins)
 
 
 def _tls(config: Config) -> ssl.SSLContext | None:

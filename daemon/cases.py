@@ -23,6 +23,20 @@ class State(StrEnum):
     ABANDONED = "abandoned"  # never written, or not to be written any more
 
 
+# Stands before the name of who spoke at the page, where a login of their own vouches for them; on
+# the operator's socket the kernel does.
+VIA_PAGE = "page:"
+
+
+def person_of(user: str) -> str:
+    """The person behind a recorded user, whichever way they spoke.
+
+    >>> person_of("page:zoe"), person_of("zoe")
+    ('zoe', 'zoe')
+    """
+    return user.removeprefix(VIA_PAGE)
+
+
 # In these states the node is held out of service by us, as far as we know.
 HELD = frozenset({State.INTENT, State.DRAINING, State.DRAINED, State.TESTING})
 # A case that ended like this is never acted on again.

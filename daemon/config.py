@@ -29,10 +29,13 @@ from daemon.slurm.lease import HOLDS_SHARE, LeaseOptions
 from daemon.sources import AgentSources, HeadSources
 from daemon.store.influx_options import InfluxOptions
 from daemon.store.options import StoreOptions
+from daemon.tokens import TokensError, parse_tokens
 from models.silence import SilenceOptions
 
 # Keys that name a file with a secret in it.
-SECRETS = frozenset({"tokens_file", "token_file", "password_file", "webhook_url_file", "key_file"})
+SECRETS = frozenset(
+    {"tokens_file", "token_file", "password_file", "webhook_url_file", "key_file", "logins_file"}
+)
 
 DEFAULT_FILE = Path("/etc/tocsin/tocsin.toml")
 
@@ -62,15 +65,18 @@ class SlurmSection(SlurmOptions):
 
 
 class PageSection(Section):
-    """Section ``[page]``: the operator's page. Off loopback it needs a password."""
+    """Section ``[page]``: the operator's page. Off loopback it needs a login."""
 
     enabled: bool = True
-    # host:port. Anything but loopback needs password_file.
+    # host:port. Anything but loopback needs logins_file or password_file.
     listen: str = "127.0.0.1:8650"
     # Further host names under which the page may be called (behind a proxy).
     names: frozenset[str] = frozenset()
-    # Holds the login's password (user name: any).
+    # Holds a password that people share (user name: any). Who enters with it only looks.
     password_file: Path | None = None
+    # Logins of people's own, a line each: "name secret", as tocsin token NAME --tokens-file makes
+    # it. Who enters so may also approve and deny, and is recorded as page:name.
+    logins_file: Path | None = None
 
     @field_validator("listen")
     @classmethod
@@ -202,7 +208,8 @@ def _head_faults(config: Config) -> Iterator[Fault]:
     for name in ("token_file", "password_file", "ca_file"):
         yield from _unreadable(f"influxdb.{name}", getattr(config.influxdb, name))
     yield from _unreadable("alerts.webhook_url_file", config.alerts.webhook_url_file)
-    yield from _unreadable("page.password_file", config.page.password_file)
+    for name in ("password_file", "logins_file"):
+        yield from _unreadable(f"page.{name}", getattr(config.page, name))
     yield from _page_faults(config.page)
     conf = config.slurm.conf
     yield from _unreadable("slurm.conf", conf, "name slurm.conf, or leave it to SLURM_CONF")
@@ -213,9 +220,16 @@ def _page_faults(page: PageSection) -> Iterator[Fault]:
     host, file = Address.parse(page.listen).host, page.password_file
     if not page.enabled:
         return
+    if page.logins_file is not None and page.logins_file.exists():
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            try:
+                parse_tokens(page.logins_file.read_text())
+            except TokensError as error:
+                yield Fault("page.logins_file", f"{page.logins_file}: {error}")
     if file is None:
-        if not is_loopback(host):
-            yield Fault("page.password_file", f"is required: the page listens on {host}")
+        if not is_loopback(host) and page.logins_file is None:
+            text = f"is required: the page listens on {host} (password_file would do, to look only)"
+            yield Fault("page.logins_file", text)
         return
     with contextlib.suppress(OSError, UnicodeDecodeError):
         if not file.read_text().strip():

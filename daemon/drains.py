@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from collectors.sample import Sample
 from collectors.slurm_nodes import NodeState
-from daemon.cases import Case, State
+from daemon.cases import Case, State, person_of
 from daemon.decisions import Action, Decision, Guard, Mode
 from daemon.flaps import Flaps
 from daemon.hand import NOTE_BEGIN, SELF, Hand, may_note
@@ -288,9 +288,10 @@ class Drains:
                 f"{case.id[:4]} on {case.node} is {case.state.value}: it waits for nobody"
             )
         needed = self._limits.approvals_needed
-        said = {e.user for e in self._ledger.audit(subject=case.id) if e.verb == "approve"}
-        if len(said | {user}) < needed:
-            if user in said:
+        audit = self._ledger.audit(subject=case.id)
+        said = {person_of(entry.user) for entry in audit if entry.verb == "approve"}
+        if len(said | {person_of(user)}) < needed:
+            if person_of(user) in said:
                 raise RefusedError(f"{user} said yes already; {needed} people are needed")
             self._ledger.say(
                 now_ns, user=user, verb="approve", node=case.node, subject=case.id,

@@ -12,9 +12,11 @@ POST  /api/v1/approve/ID, deny/ID         {text}
 POST  /api/v1/verdict/ID                  {text}; the body is {"right": true} or false
 POST  /api/v1/resume/NODE                 {text}; also prove/NODE, lock/NODE and unlock/NODE
 POST  /api/v1/breaker/close               {text}
+GET   /api/v1/me                          {user, words}: who is logged in at the page, and may what
 ====  ==================================  ==================================================
 
-The POST verbs exist on the operator's socket only. Every error is ``{"error": text}``: 400 for
+All POST verbs exist on the operator's socket; approve and deny also at the page, for people with
+a login of their own, who are recorded as ``page:NAME``. Every error is ``{"error": text}``: 400 for
 a question that makes no sense, 404 for what does not exist, 409 when the head refuses, 503 when
 it could not answer.
 """
@@ -31,7 +33,9 @@ import structlog
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from daemon.cases import VIA_PAGE
 from daemon.page.changes import Changes, Difference
+from daemon.page.guard import person
 from daemon.page.peer import peer_of
 from daemon.page.view import HeadView, Refused, UnknownSubject, plain
 
@@ -124,6 +128,19 @@ class Api:
             web.post("/api/v1/unlock/{name}", self.unlock),
             web.post("/api/v1/breaker/close", self.close_breaker),
         ]
+
+    def answers(self) -> list[web.RouteDef]:
+        """What the page adds to the readers: yes and no, and to whom they are open."""
+        return [
+            web.get("/api/v1/me", self.me),
+            web.post("/api/v1/approve/{name}", self.approve),
+            web.post("/api/v1/deny/{name}", self.deny),
+        ]
+
+    async def me(self, request: web.Request) -> web.Response:
+        """Who is logged in at the page, and which words are open to them."""
+        who = person.get()
+        return reply({"user": who, "words": ["approve", "deny"] if who else []})
 
     async def status(self, request: web.Request) -> web.Response:
         """The head and the fleet at a glance."""
@@ -221,8 +238,10 @@ def subject(request: web.Request) -> str:
 
 
 def user(request: web.Request) -> str:
-    """The operator, by the kernel's word."""
+    """The operator: by the kernel's word, or by their own login at the page."""
     peer = peer_of(request)
+    if peer is None and person.get():
+        return f"{VIA_PAGE}{person.get()}"
     if peer is None:
         raise Refused("the caller is gone, or came over no unix socket")
     return peer.user

@@ -1,4 +1,4 @@
-"""The two web applications: the page (reads only) and the operator's socket (reads and acts)."""
+"""The two web applications: the page (reads, yes and no) and the operator's socket (all words)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from daemon.page.api import Api, errors_as_json
 from daemon.page.guard import guarded, is_loopback
 from daemon.page.peer import peers_only
 from daemon.page.view import HeadView
+from daemon.tokens import TokenFile
 
 STATIC = Path(__file__).with_name("static")
 
@@ -28,28 +29,35 @@ _BODY_LIMIT_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class PageOptions:
-    """Where the page listens. ``secret`` is the login's password, read from a file by the
-    caller; ``names`` are host names beside localhost under which it may be called."""
+    """Where the page listens. ``secret`` is the shared password, read from a file by the caller;
+    ``logins`` are people's own (they may also say yes and no); ``names`` are host names beside
+    localhost under which it may be called."""
 
     host: str = "127.0.0.1"
     port: int = 8650
     names: frozenset[str] = frozenset()
     secret: str = ""
+    logins: TokenFile | None = None
 
     def problem(self) -> str:
         """Why these options are refused, or the empty string."""
-        if is_loopback(self.host) or self.secret:
+        if is_loopback(self.host) or self.secret or self.logins is not None:
             return ""
-        return f"the page would listen on {self.host} without a login: set [page] password_file"
+        return f"the page would listen on {self.host} without a login: set [page] logins_file"
 
 
 def page_app(head: HeadView, options: PageOptions, api: Api | None = None) -> web.Application:
-    """The page and the API's GET routes. Static files are read once, at the start."""
+    """The page, the API's GET routes, and approve and deny for people with a login of their own.
+
+    Static files are read once, at the start.
+    """
     app = web.Application(
-        middlewares=[guarded(options.names, options.secret), errors_as_json],
+        middlewares=[guarded(options.names, options.secret, options.logins), errors_as_json],
         client_max_size=_BODY_LIMIT_BYTES,
     )
-    app.add_routes((api or Api(head)).readers())
+    shared = api or Api(head)
+    app.add_routes(shared.readers())
+    app.add_routes(shared.answers())
     for path in sorted(STATIC.iterdir()):
         if path.suffix in _TYPES:
             place = "/" if path.name == "index.html" else f"/{path.name}"

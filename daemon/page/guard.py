@@ -1,18 +1,31 @@
 """What stands before the page: allowed host names, an optional login, strict headers.
 
-The page shows and never acts, yet node names and job ids are nobody else's business. It
-listens on loopback unless a login is set. The Host header is checked, or a web site could
-rebind its own name to 127.0.0.1 and read the page through an operator's browser.
+Node names and job ids are nobody else's business: the page listens on loopback unless a login is
+set. The Host header is checked, or a web site could rebind its own name to 127.0.0.1 and read the
+page through an operator's browser.
+
+A word (a POST) is taken only from a person with a login of their own: a shared password names
+nobody, and on loopback anybody with a shell here could speak. A browser sends a login along with
+whatever a foreign site has it send, so a word must also carry a header that such a site cannot
+set without being asked first, and must not come from another origin.
 """
 
 from __future__ import annotations
 
 import base64
 import hmac
+from contextvars import ContextVar
 from ipaddress import ip_address
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
+
+from daemon.tokens import ANY_NODE, TokenFile
+
+# What the page's own script sends with a word.
+WORD_HEADER = "X-Tocsin-Word"
+# Who asks just now, by a login of their own; empty for everybody else. Only the guard sets it.
+person: ContextVar[str] = ContextVar("tocsin_page_person", default="")
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -45,20 +58,52 @@ def host_allowed(header: str, names: frozenset[str]) -> bool:
 
 def login_right(header: str, secret: str) -> bool:
     """Whether an Authorization header (Basic with any user, or Bearer) carries ``secret``."""
+    _, given = _name_and_password(header)
+    return bool(given) and hmac.compare_digest(given.encode("utf-8", "replace"), secret.encode())
+
+
+def person_of(header: str, logins: TokenFile | None) -> str:
+    """Whose login of their own an Authorization header carries (Basic), or empty."""
+    name, given = _name_and_password(header)
+    if logins is None or not given or name in ("", ANY_NODE):
+        return ""
+    logins.refresh()
+    owner = logins.node_of(given)
+    return name if owner == name else ""
+
+
+def _name_and_password(header: str) -> tuple[str, str]:
     scheme, _, rest = header.partition(" ")
     given = rest.strip()
-    if scheme.lower() == "basic":
-        try:
-            given = base64.b64decode(given, validate=True).decode().partition(":")[2]
-        except ValueError:
-            return False
-    elif scheme.lower() != "bearer":
-        return False
-    return hmac.compare_digest(given.encode("utf-8", "replace"), secret.encode())
+    if scheme.lower() == "bearer":
+        return "", given
+    if scheme.lower() != "basic":
+        return "", ""
+    try:
+        name, _, password = base64.b64decode(given, validate=True).decode().partition(":")
+    except ValueError:
+        return "", ""
+    return name, password
 
 
-def guarded(names: frozenset[str], secret: str) -> Middleware:
-    """A middleware: strict headers on every answer, no foreign Host, the login if one is set."""
+def word_refused(request: web.Request) -> str:
+    """Why a POST is not taken for a word of the person at the page, or empty."""
+    if WORD_HEADER not in request.headers:
+        return f"a word needs the header {WORD_HEADER}: reload the page"
+    if request.headers.get("Sec-Fetch-Site", "same-origin") != "same-origin":
+        return "a word must come from the page itself"
+    origin = request.headers.get("Origin", "")
+    if origin and origin.partition("://")[2].lower() != request.headers.get("Host", "").lower():
+        return "a word must come from the page itself"
+    if not person.get():
+        return "only people with a login of their own ([page] logins_file) may speak here"
+    return ""
+
+
+def guarded(names: frozenset[str], secret: str, logins: TokenFile | None = None) -> Middleware:
+    """A middleware: strict headers on every answer, no foreign Host, the login if one is set,
+    and no POST but a person's word.
+    """
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -66,9 +111,11 @@ def guarded(names: frozenset[str], secret: str) -> Middleware:
         if not host_allowed(request.headers.get("Host", ""), names):
             text = "this Host is not served here; add it to [page] names"
             answer = web.json_response({"error": text}, status=421)
-        elif secret and not login_right(request.headers.get("Authorization", ""), secret):
+        elif not _enters(request, secret, logins):
             answer = web.json_response({"error": "log in"}, status=401)
             answer.headers["WWW-Authenticate"] = 'Basic realm="tocsin", charset="UTF-8"'
+        elif request.method not in ("GET", "HEAD") and (why := word_refused(request)):
+            answer = web.json_response({"error": why}, status=403)
         else:
             try:
                 answer = await handler(request)
@@ -78,3 +125,13 @@ def guarded(names: frozenset[str], secret: str) -> Middleware:
         return answer
 
     return middleware
+
+
+def _enters(request: web.Request, secret: str, logins: TokenFile | None) -> bool:
+    """Whether the login is right, where there is one; notes whose it is."""
+    header = request.headers.get("Authorization", "")
+    who = person_of(header, logins)
+    person.set(who)
+    if not secret and logins is None:
+        return True
+    return bool(who) or (bool(secret) and login_right(header, secret))

@@ -267,6 +267,7 @@ class Explanation:
     timeline: tuple[TimelineEntry, ...]
     similar: tuple[str, ...] = ()  # why similar nodes were not drained
     inputs: Mapping[str, Any] = field(default_factory=dict)
+    ticket: tuple[str, ...] = ()  # what a vendor asks for, ready to be pasted
 
 
 class HeadView(Protocol):

@@ -28,6 +28,19 @@ def test_a_page_off_loopback_needs_a_password(tmp_path: Path) -> None:
     assert page_faults(listen="0.0.0.0:8650", password_file=file) == []
 
 
+def test_logins_of_peoples_own_open_it_and_a_bad_line_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "logins"
+    file.write_text("zoe a-secret-of-her-own\n")
+    file.chmod(0o600)
+    assert page_faults(listen="0.0.0.0:8650", logins_file=file) == []
+    file.write_text("zoe short\n")
+    (only,) = page_faults(listen="0.0.0.0:8650", logins_file=file)
+    assert "line 1: a token has at least 16 characters" in only
+    assert "short" not in only
+    file.chmod(0o644)
+    assert any("others" in fault for fault in page_faults(listen="[::1]:8650", logins_file=file))
+
+
 def test_an_empty_password_file_is_no_password(tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("\n")

@@ -472,8 +472,9 @@ def test_two_people_may_be_needed_and_one_counts_once() -> None:
     made.facts = [lost("n3")]
     proposal = made.cycle()[0]
     assert made.drains.approve(proposal.id, "ann", made.now_ns()).state is State.PROPOSED
-    with pytest.raises(RefusedError, match="ann said yes already"):
-        made.drains.approve(proposal.id, "ann", made.now_ns())
+    for ann in ("ann", "page:ann"):  # on the socket, and at the page
+        with pytest.raises(RefusedError, match="ann said yes already"):
+            made.drains.approve(proposal.id, ann, made.now_ns())
     assert made.cycle()[0].guard is Guard.APPROVAL
     assert made.drains.approve(proposal.id, "bob", made.now_ns()).state is State.APPROVED
     assert made.cycle()[0].action is Action.DRAIN

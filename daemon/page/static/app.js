@@ -12,6 +12,7 @@ const at = (id) => document.getElementById(id);
 const page = {
   nodes: new Map(), order: [], revision: -1, decisions: [], fleet: null,
   selected: "", follow: true, subject: "", minutes: 60, now: Date.now(), fails: 0, lastGood: 0,
+  me: { user: "", words: [] }, sure: "", speaking: "",
 };
 const grid = new Grid(at("grid"), at("tip"), at("spoken"), (name) => choose(name));
 const panel = new Panel(page);
@@ -23,6 +24,60 @@ async function ask(path) {
     throw Object.assign(new Error(body.error || `HTTP ${answer.status}`), { status: answer.status });
   }
   return answer.json();
+}
+
+// Words ---------------------------------------------------------------------------------------
+// A yes asks once more, for it drains a node; a no can be taken back with a yes.
+
+const SURE_SECONDS = 6;
+
+async function speak(word, decision) {
+  if (page.speaking) return;
+  page.speaking = decision.id;
+  page.sure = "";
+  decisions();
+  let text, tone = "";
+  try {
+    const answer = await fetch(`api/v1/${word}/${encodeURIComponent(decision.id)}`, {
+      method: "POST", headers: { "X-Tocsin-Word": word }, signal: AbortSignal.timeout(20000), cache: "no-store" });
+    const body = await answer.json().catch(() => ({}));
+    text = answer.ok ? body.text : `${decision.node}: not done. ${body.error || `HTTP ${answer.status}`}`;
+    tone = answer.ok ? "" : "fact";
+  } catch (error) {
+    text = `${decision.node}: no answer (${error.name === "TimeoutError" ? "time-out" : error.message}). It may have been heard: look at the list before you say it again.`;
+    tone = "fact";
+  }
+  page.speaking = "";
+  at("said").textContent = text;
+  at("said").className = tone;
+  at("said").hidden = false;
+  await fleet().catch(() => {});
+  decisions();
+}
+
+function sure(decision) {
+  page.sure = decision.id;
+  decisions();
+  const again = at("decided").querySelector(`[data-yes="${decision.id}"]`);
+  if (again) again.focus();
+  setTimeout(() => { if (page.sure === decision.id) { page.sure = ""; decisions(); } }, SURE_SECONDS * 1000);
+}
+
+function wordsFor(nodes, decision) {
+  if (decision.status !== "waiting" || nodes.length !== 1 || !page.me.words.includes("approve")) return null;
+  const busy = page.speaking === decision.id;
+  const asked = page.sure === decision.id;
+  const yes = make("button", { type: "button", class: "yes", "data-yes": decision.id,
+    onclick: () => (asked ? speak("approve", decision) : sure(decision)) }, asked ? `yes, drain ${decision.node}` : "approve");
+  const no = make("button", { type: "button", class: "no", "data-no": decision.id, onclick: () => speak("deny", decision) }, "deny");
+  yes.disabled = no.disabled = busy;
+  return make("div", { class: "words", role: "group", "aria-label": `Your word on ${decision.node}` }, yes, no, busy ? make("span", {}, "asking the head") : "");
+}
+
+async function whoAmI() {
+  page.me = await ask("me");
+  at("me").textContent = page.me.user ? `you are ${page.me.user}` : "";
+  decisions();
 }
 
 // Header -------------------------------------------------------------------------------------
@@ -104,7 +159,7 @@ function gathered() {
   const rows = [];
   for (const one of page.decisions) {
     const last = rows[rows.length - 1];
-    const like = last && ["action", "guard", "voice", "code"].every((key) => last.first[key] === one[key])
+    const like = last && one.status !== "waiting" && last.first.status !== "waiting" && ["action", "guard", "voice", "code"].every((key) => last.first[key] === one[key])
       && reasonOf(last.first) === reasonOf(one) && last.first.node && one.node
       && Math.abs(new Date(last.first.time) - new Date(one.time)) < 60000;
     if (like) { if (!last.nodes.includes(one.node)) last.nodes.push(one.node); } else rows.push({ first: one, nodes: [one.node] });
@@ -114,8 +169,9 @@ function gathered() {
 
 function decisions() {
   const list = at("decided");
-  if (!panel.fresh("decided", [page.decisions, page.subject])) return;
-  const held = document.activeElement && list.contains(document.activeElement) ? document.activeElement.dataset.id : "";
+  if (!panel.fresh("decided", [page.decisions, page.subject, page.me, page.sure, page.speaking])) return;
+  const focused = document.activeElement && list.contains(document.activeElement) ? document.activeElement.dataset : {};
+  const held = ["id", "yes", "no"].filter((key) => focused[key]).map((key) => `[data-${key}="${focused[key]}"]`)[0];
   list.replaceChildren(...gathered().map(({ first: decision, nodes }) => {
     const refused = decision.action === "hold";
     const word = refused && decision.guard === "approval" ? "ask" : decision.action;
@@ -133,10 +189,11 @@ function decisions() {
     make("span", { class: "reason" }, nodes.length > 1 ? `${nodes.slice(0, 4).join(", ")}${nodes.length > 4 ? ` and ${nodes.length - 4} more` : ""}: ` : "", reasonOf(decision)),
     decision.guard && decision.guard !== "ours"
       ? make("span", { class: "guard" }, make("b", {}, decision.guard.replaceAll("_", " ")), ` ${decision.guard_text}`)
-      : make("span", { class: "guard done" }, [decision.status, decision.user ? `by ${decision.user}` : "", decision.advice].filter(Boolean).join(" · "))));
+      : make("span", { class: "guard done" }, [decision.status, decision.user ? `by ${decision.user}` : "", decision.advice].filter(Boolean).join(" · "))),
+    wordsFor(nodes, decision) || "");
   }));
   if (!page.decisions.length) list.replaceChildren(make("li", { class: "none" }, "none yet: no node has given cause"));
-  if (held) { const again = list.querySelector(`[data-id="${held}"]`); if (again) again.focus(); }
+  if (held) { const again = list.querySelector(held); if (again) again.focus(); }
 }
 
 // Choosing -----------------------------------------------------------------------------------
@@ -304,3 +361,4 @@ document.addEventListener("keydown", (event) => {
 every(1, fleet);
 every(2, node);
 every(3, series);
+every(30, whoAmI);

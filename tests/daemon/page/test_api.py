@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
 import json
 import os
 from collections.abc import AsyncIterator
@@ -16,8 +17,9 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from daemon.page.api import Api
 from daemon.page.app import PageOptions, operator_app, page_app
-from daemon.page.guard import host_allowed, login_right
+from daemon.page.guard import WORD_HEADER, host_allowed, login_right
 from daemon.page.peer import Peer, may_operate
+from daemon.tokens import TokenFile
 from tests.daemon.page.pretend import PretendHead
 
 Client = TestClient[web.Request, web.Application]
@@ -133,11 +135,108 @@ async def test_a_fault_of_ours_is_no_page_of_ours(client: Client, head: PretendH
     assert (await answer(client, "/api/v1/nodes"))["full"]
 
 
-async def test_the_page_can_not_act(client: Client, head: PretendHead) -> None:
+WORD = {WORD_HEADER: "approve"}
+
+
+async def test_a_page_without_logins_can_not_act(client: Client, head: PretendHead) -> None:
     for path in ("/api/v1/resume/gpu-0018", "/api/v1/approve/77aa"):
-        response = await client.post(path)
-        assert response.status in (404, 405)
+        response = await client.post(path, headers=WORD)
+        assert response.status == 403
+        assert "login of their own" in (await response.json())["error"]
+    assert await (await client.get("/api/v1/me")).json() == {"user": "", "words": []}
     assert head.words == []
+
+
+def login(name: str, password: str) -> dict[str, str]:
+    given = base64.b64encode(f"{name}:{password}".encode()).decode()
+    return {"Authorization": f"Basic {given}"}
+
+
+ZOES = "zoes-own-long-secret"
+
+
+@pytest.fixture
+async def personal(head: PretendHead, tmp_path: Path) -> AsyncIterator[Client]:
+    file = tmp_path / "logins"
+    file.write_text(f"zoe {ZOES}\nadam sha256:{hashlib.sha256(b'adams').hexdigest()}\n")
+    file.chmod(0o600)
+    options = PageOptions(secret="shared", logins=TokenFile(file))
+    async with TestClient(TestServer(page_app(head, options))) as made:
+        yield made
+
+
+async def test_a_person_says_yes_at_the_page_and_is_recorded_by_name(
+    personal: Client, head: PretendHead
+) -> None:
+    zoe = login("zoe", ZOES)
+    told = await personal.get("/api/v1/me", headers=zoe)
+    assert await told.json() == {"user": "zoe", "words": ["approve", "deny"]}
+    response = await personal.post("/api/v1/approve/77aa", headers=zoe | WORD)
+    assert response.status == 200
+    adam = login("adam", "adams")
+    await personal.post("/api/v1/deny/77aa", headers=adam | WORD)
+    assert head.words == [("approve", "77aa", "page:zoe"), ("deny", "77aa", "page:adam")]
+
+
+@pytest.mark.parametrize(
+    ("name", "password"), [("zoe", "shared"), ("adam", ZOES), ("", ZOES), ("zoe", "wrong")]
+)
+async def test_nobody_speaks_in_anothers_name(
+    personal: Client, head: PretendHead, name: str, password: str
+) -> None:
+    headers = login(name, password) | WORD
+    response = await personal.post("/api/v1/approve/77aa", headers=headers)
+    assert response.status in (401, 403)
+    assert head.words == []
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {**WORD, "Origin": "https://evil.example"},
+        {**WORD, "Origin": "null"},
+        {**WORD, "Sec-Fetch-Site": "cross-site"},
+        {**WORD, "Sec-Fetch-Site": "same-site"},
+        {**WORD, "Host": "evil.example"},
+    ],
+)
+async def test_a_word_that_another_site_sends_along_is_none(
+    personal: Client, head: PretendHead, headers: dict[str, str]
+) -> None:
+    zoe = login("zoe", ZOES)
+    response = await personal.post("/api/v1/approve/77aa", headers=zoe | headers)
+    assert response.status in (403, 421)
+    assert head.words == []
+
+
+async def test_only_yes_and_no_are_said_at_the_page(personal: Client, head: PretendHead) -> None:
+    zoe = login("zoe", ZOES)
+    for verb in ("resume/gpu-0018", "lock/gpu-0018", "verdict/77aa", "breaker/close"):
+        response = await personal.post(f"/api/v1/{verb}", headers=zoe | WORD)
+        assert response.status in (404, 405), verb
+    assert head.words == []
+
+
+async def test_a_login_that_is_taken_out_of_the_file_is_gone_at_once(
+    head: PretendHead, tmp_path: Path
+) -> None:
+    file = tmp_path / "logins"
+    file.write_text(f"zoe {ZOES}\n")
+    file.chmod(0o600)
+    app = page_app(head, PageOptions(logins=TokenFile(file)))
+    async with TestClient(TestServer(app)) as client:
+        zoe = login("zoe", ZOES)
+        assert (await client.get("/api/v1/status", headers=zoe)).status == 200
+        file.write_text("# nobody\n")
+        assert (await client.get("/api/v1/status", headers=zoe)).status == 401
+
+
+async def test_the_head_may_refuse_a_word_of_the_page(personal: Client) -> None:
+    zoe = login("zoe", ZOES)
+    response = await personal.post("/api/v1/approve/0000", headers=zoe | WORD)
+    assert response.status == 409
+    assert "waits for nobody" in (await response.json())["error"]
 
 
 async def test_every_answer_forbids_foreign_and_inline_script(client: Client) -> None:

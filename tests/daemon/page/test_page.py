@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from aiohttp import web
 
 from daemon.page.app import PageOptions, page_app
+from daemon.tokens import TokenFile
 from tests.daemon.page.browser import PROGRAM, Tab, tab
 from tests.daemon.page.pretend import PretendHead
 
@@ -20,8 +22,8 @@ DRAWN = "document.querySelectorAll('path.own').length === 6"
 
 
 @contextlib.asynccontextmanager
-async def serving(head: PretendHead) -> AsyncIterator[str]:
-    runner = web.AppRunner(page_app(head, PageOptions()))
+async def serving(head: PretendHead, options: PageOptions | None = None) -> AsyncIterator[str]:
+    runner = web.AppRunner(page_app(head, options or PageOptions()))
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
@@ -33,6 +35,24 @@ async def serving(head: PretendHead) -> AsyncIterator[str]:
 @contextlib.asynccontextmanager
 async def opened(head: PretendHead, profile: Path, anchor: str = "") -> AsyncIterator[Tab]:
     async with serving(head) as url, tab(url + anchor, profile) as page:
+        await page.until(DRAWN)
+        yield page
+
+
+@contextlib.asynccontextmanager
+async def opened_by(name: str, head: PretendHead, folder: Path) -> AsyncIterator[Tab]:
+    """The page of a person with a login of their own."""
+    file = folder / "logins"
+    file.write_text(f"{name} a-secret-of-their-own\n")
+    file.chmod(0o600)
+    given = base64.b64encode(f"{name}:a-secret-of-their-own".encode()).decode()
+    async with (
+        serving(head, PageOptions(logins=TokenFile(file))) as url,
+        tab("about:blank", folder / "profile") as page,
+    ):
+        await page.do("Network.enable")
+        await page.do("Network.setExtraHTTPHeaders", headers={"Authorization": f"Basic {given}"})
+        await page.do("Page.navigate", url=url)
         await page.until(DRAWN)
         yield page
 
@@ -184,3 +204,48 @@ async def test_text_stands_out_from_its_ground_in_both_themes(tmp_path: Path) ->
             await page.value(f"document.documentElement.dataset.theme = '{theme}'")
             faint = [row for row in await page.value(ratio) if row[2] < 4.5]
             assert faint == [], theme
+
+
+async def test_a_drain_is_approved_with_two_clicks_and_denied_with_one(tmp_path: Path) -> None:
+    head = PretendHead(64)
+    async with opened_by("zoe", head, tmp_path) as page:
+        yes = '[data-yes="77aa9d1c3b"]'
+        await page.until(f"document.querySelector('{yes}') !== null")
+        await page.mouse(*await page.middle_of(yes), click=True)
+        await page.until(f"document.querySelector('{yes}').textContent === 'yes, drain gpu-0043'")
+        assert head.words == []
+        await page.mouse(*await page.middle_of(yes), click=True)
+        await page.until("!document.getElementById('said').hidden")
+        assert await text(page, "#said") == "77aa9d1c3b approved by page:zoe"
+        no = '[data-no="77aa9d1c3b"]'
+        await page.until(f"!document.querySelector('{no}').disabled")
+        await page.mouse(*await page.middle_of(no), click=True)
+        await page.until("document.getElementById('said').textContent.includes('denied')")
+        assert head.words == [
+            ("approve", "77aa9d1c3b", "page:zoe"),
+            ("deny", "77aa9d1c3b", "page:zoe"),
+        ]
+        assert page.complaints == []
+
+
+async def test_who_only_looks_is_offered_no_words(tmp_path: Path) -> None:
+    async with opened(PretendHead(64), tmp_path) as page:
+        await page.until("document.querySelector('.decision.ask') !== null")
+        assert await page.value("document.querySelectorAll('.words').length") == 0
+
+
+async def test_on_a_phone_the_header_is_short_and_nothing_runs_out_of_the_window(
+    tmp_path: Path,
+) -> None:
+    async with opened(PretendHead(64), tmp_path) as page:
+        await page.do(
+            "Emulation.setDeviceMetricsOverride",
+            width=390, height=844, deviceScaleFactor=1, mobile=True,
+        )  # fmt: skip
+        await page.until("window.innerWidth === 390")
+        assert await page.value("document.documentElement.scrollWidth") == 390
+        header = "document.querySelector('header').getBoundingClientRect().height"
+        assert await page.value(header) < 270
+        above = "document.getElementById('decisions').getBoundingClientRect().top"
+        below = "document.getElementById('node').getBoundingClientRect().top"
+        assert await page.value(above) < await page.value(below)
