@@ -2,13 +2,16 @@
 
 For the head. Thousands of BMCs are read by one thread, each in a session of its own that is
 closed in the end; no outside program is started, so nothing can pile up and no password comes
-near a command line.
+near a command line. BMCs with which this finds no common words are read by FreeIPMI, in batches.
 """
 
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
+from collections.abc import Mapping
+from typing import Literal
 
 from pydantic import Field, field_validator
 
@@ -19,6 +22,7 @@ from collectors.bmc_cursors import CursorFile
 from collectors.bmc_fleet import Fleet, Poll, Rule
 from collectors.bmc_targets import (
     BmcOptions,
+    Group,
     NoSecret,
     Secrets,
     Target,
@@ -26,8 +30,11 @@ from collectors.bmc_targets import (
     targets,
     tick_seconds,
 )
+from collectors.command import Runner
 from collectors.events import spaced
-from collectors.ipmi_lan import BmcError, Lan, Login, Timing
+from collectors.ipmi_batches import Batches, FreeIpmi
+from collectors.ipmi_free import FreeBmc
+from collectors.ipmi_lan import FOREIGN, BmcError, Lan, Login, Timing
 from collectors.ipmi_packets import PRIVILEGES, SUITES
 from collectors.ipmi_records import BMC_OWNER, SensorRecord
 from collectors.sample import Batch, Context, Problem
@@ -42,9 +49,22 @@ KEEP_SECONDS = 45.0
 STATE_FILE = "ipmi-sel.json"
 
 
-class Options(BmcOptions):
-    """Options of the source ``ipmi``."""
+class IpmiGroup(Group):
+    """A group of IPMI BMCs: ``tool`` where it is another than that of the rest."""
 
+    tool: Literal["", "auto", "native", "freeipmi"] = ""
+
+
+class Options(BmcOptions):
+    """Options of the source ``ipmi``.
+
+    ``tool``: ``native`` reads by our own RMCP+, ``freeipmi`` by ipmi-sensors and ipmi-sel,
+    ``auto`` by the second only where the first finds no common words with a BMC.
+    """
+
+    groups: Mapping[str, IpmiGroup] = Field(default_factory=dict)
+    tool: Literal["auto", "native", "freeipmi"] = "auto"
+    freeipmi: FreeIpmi = FreeIpmi()
     privilege: str = "user"
     cipher_suites: tuple[int, ...] = (17, 3)
     timeout_seconds: float = Field(default=1.0, gt=0, le=60)
@@ -65,15 +85,26 @@ class Options(BmcOptions):
             raise ValueError(f"some of {', '.join(map(str, sorted(SUITES)))}")
         return value
 
+    def tool_of(self, target: Target) -> str:
+        """How a BMC is read."""
+        group = self.groups.get(target.group)
+        return (group.tool if group else "") or self.tool
+
 
 class _Visitor:
     """One BMC: its session, what is known of its sensors, where we are in its log."""
 
     def __init__(
-        self, target: Target, options: Options, context: Context, cursor: ipmi_log.Cursor
+        self, target: Target, options: Options, context: Context, batches: Batches, held: object
     ) -> None:
         self.target = target
-        self.cursor = cursor
+        self.cursor = ipmi_log.Cursor.load(held)
+        self._free = FreeBmc(target, batches, options.log_backlog, options.sel)
+        self._free.load(held)
+        self._tool = options.tool_of(target)
+        self._by_free = self._tool == "freeipmi" or (
+            self._tool == "auto" and self._free.seen is not None
+        )
         self._options = options
         self._context = context
         self._known = ipmi_read.Knowledge()
@@ -88,7 +119,29 @@ class _Visitor:
         except NoSecret:
             return False
 
+    def dump(self) -> object:
+        """Where the log stands, as JSON data; None before it was read."""
+        if self._by_free:
+            return self._free.dump()
+        return self.cursor.dump() if self.cursor.started else None
+
     async def visit(self, poll: Poll) -> None:
+        """Reads by the way that works with this BMC."""
+        if not self._by_free:
+            await self._native(poll)
+            if self._tool != "auto" or poll.kind != FOREIGN or not shutil.which("ipmi-sensors"):
+                return
+            why, poll.fault, poll.kind = poll.fault, "", ""
+            poll.problems.append(Problem(f"{self.target.node}: read by FreeIPMI: {why}"))
+        try:
+            self._secrets = secrets_of(self._options.group(self.target.group))
+        except NoSecret as error:
+            poll.fault, poll.kind = str(error), "login"
+            return
+        await self._free.visit(self._secrets, poll, self._context.now_ns())
+        self._by_free = self._tool == "freeipmi" or not poll.fault
+
+    async def _native(self, poll: Poll) -> None:
         node = self.target.node
         found = Readings()
         try:
@@ -177,6 +230,7 @@ class Ipmi:
         self._visitors: list[_Visitor] = []
         self._cursors = CursorFile(context.state_dir / STATE_FILE)
         self._claims = claims_beside(context.state_dir)
+        self._runner = Runner()
 
     def collect(self, now_ns: int) -> Batch:
         """One round over all BMCs; see :class:`collectors.bmc_fleet.Fleet`."""
@@ -186,9 +240,9 @@ class Ipmi:
         self._cursors.save()
         batch = self._fleet.collect(now_ns)
         self._cursors.pending = {
-            visitor.target.node: visitor.cursor.dump()
+            visitor.target.node: place
             for visitor in self._visitors
-            if visitor.cursor.started
+            if (place := visitor.dump()) is not None
         }
         return batch
 
@@ -201,10 +255,12 @@ class Ipmi:
 
     def _start(self) -> Fleet:
         held = self._cursors.load()
+        options, folder = self._options, self._context.state_dir
+        batches = Batches(options.freeipmi, options.privilege, folder, self._runner)
 
         def make(target: Target) -> _Visitor:
-            cursor = ipmi_log.Cursor.load(held.get(target.node))
-            visitor = _Visitor(target, self._options, self._context, cursor)
+            known = held.get(target.node)
+            visitor = _Visitor(target, self._options, self._context, batches, known)
             self._visitors.append(visitor)
             return visitor
 

@@ -58,8 +58,15 @@ COMPLETION = {
 BUSY_CODES = frozenset({0xC0, 0xC3})
 
 
+# The BMC speaks, and not as we do: another program may be understood.
+FOREIGN = "foreign"
+
+
 class BmcError(Exception):
-    """The BMC could not be read. ``kind`` is ``login``, ``silent``, ``cut`` or ``refused``."""
+    """The BMC could not be read.
+
+    ``kind`` is ``login``, ``silent``, ``cut``, ``busy``, ``refused`` or ``foreign``.
+    """
 
     def __init__(self, text: str, kind: str) -> None:
         super().__init__(text)
@@ -127,7 +134,7 @@ class Lan:
                 await self.call(APP, SET_PRIVILEGE, bytes([self._login.privilege]))
         except NoCipher as error:
             await self.drop()
-            raise BmcError(str(error), "refused") from error
+            raise BmcError(str(error), FOREIGN) from error
         except BaseException:
             await self.drop()
             raise
@@ -199,7 +206,7 @@ class Lan:
 
     async def _shake_any(self, order: list[int]) -> int:
         """The number of the first suite with which a session could be opened."""
-        failure = BmcError(words.NO_CIPHER, "login")
+        failure = BmcError(words.NO_CIPHER, FOREIGN)
         for number in order:
             try:
                 if await self._shake(number):
@@ -266,7 +273,7 @@ def _check(status: int) -> None:
     if status in (0x01, 0x0A):
         raise BmcError(words.BUSY, "busy")
     said = STATUS.get(status, f"status 0x{status:02x}")
-    raise BmcError(f"the BMC refuses the session: {said}", "login")
+    raise BmcError(f"the BMC refuses the session: {said}", FOREIGN)
 
 
 class _Exchange:

@@ -239,7 +239,9 @@ class Bmc:
             return 0, b"\x51" + struct.pack(
                 "<HH", len(self.log), 65_535
             ) + added + self.erased + b"\x02"
-        if command == 0x43 and len(data) >= 6 and self.log:
+        if command == 0x43 and len(data) >= 6:
+            if not self.log:
+                return 0xCB, b""
             number = int.from_bytes(data[2:4], "little")
             place = len(self.log) - 1 if number == LAST else max(0, number - 1)
             if place >= len(self.log):
