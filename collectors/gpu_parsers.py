@@ -1,4 +1,4 @@
-"""The part of GPUs and drives in the table of ``tocsin parse``."""
+"""The part of GPUs, drives and hosts in the table of ``tocsin parse``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collectors import (
     dcgm_exporter_text,
     dcgm_json,
     nvme_text,
+    ras_text,
     smi_csv,
     smi_lists,
     smi_topo,
@@ -22,6 +23,7 @@ GPU_PARSERS: dict[str, Callable[[str | bytes, str, int], tuple[list[Sample], lis
     "dcgmi-dmon": dcgm_dmon.parse,
     "dcgmi-health": dcgm_json.parse_health,
     "nvme-smart-log": nvme_text.parse,
+    "rasdaemon": ras_text.parse,
     "smartctl": nvme_text.parse,
     "nvidia-smi-xml": smi_xml.parse,
     "nvidia-smi-csv": smi_csv.parse,

@@ -24,6 +24,7 @@ from collectors.nvme import Options as NvmeOptions
 from collectors.nvml import Options as NvmlOptions
 from collectors.options import Options as SourceOptions
 from collectors.pcie import Options as PcieOptions
+from collectors.rasdaemon import Options as RasdaemonOptions
 from collectors.redfish import Options as RedfishOptions
 from collectors.sample import Context, Source
 from daemon.settings import Section
@@ -34,7 +35,8 @@ class AgentSources(Section):
 
     ``infiniband`` and ``nvme`` are left out where the machine has no such device and the file
     does not name them. ``nvidia_smi`` and ``dcgm`` are for nodes where NVML cannot be used,
-    ``ipmi_inband`` for nodes whose BMC the head cannot reach: naming one switches it on.
+    ``ipmi_inband`` for nodes whose BMC the head cannot reach, ``rasdaemon`` for those where it
+    runs: naming one switches it on.
     """
 
     kernel_log: KernelLogOptions = KernelLogOptions()
@@ -46,6 +48,7 @@ class AgentSources(Section):
     nvidia_smi: NvidiaSmiOptions = NvidiaSmiOptions(enabled=False)
     dcgm: DcgmOptions = DcgmOptions(enabled=False)
     ipmi_inband: IpmiInbandOptions = IpmiInbandOptions(enabled=False)
+    rasdaemon: RasdaemonOptions = RasdaemonOptions(enabled=False)
 
 
 class HeadSources(Section):

@@ -100,6 +100,10 @@ EVENTS: Mapping[tuple[str, str], Maker] = {
     ("dcgm_health", "*"): _health,
     ("dcgm_diag", "*"): _diag,
     ("topology", "*"): _topology,
+    ("mce", "memory_failure"): _alert(
+        "machine_check", "memfail", 2, "a page of memory failed", "look for the DIMM"
+    ),
+    ("mce", "panic"): _alert("machine_check", "mcepanic", 3, "fatal machine check", _LOOK),
     ("panic", "panic"): _alert("kernel", "panic", 3, "kernel panic", "look in the kernel log"),
     ("panic", "oops"): _alert("kernel", "oops", 2, "kernel oops", "restart the node"),
     ("hung_task", "lockup"): _alert("kernel", "lockup", 2, "a processor was locked up", _LOOK),
