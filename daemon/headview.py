@@ -45,6 +45,7 @@ from daemon.proof_story import with_proofs
 from daemon.schema import metric_of
 from daemon.series import series_of
 from daemon.store.merge import ROLLUP_NS
+from daemon.ticket import COUNTERS, newest_counters, with_ticket
 from models.voices import Fact, Risk
 
 Result = TypeVar("Result")
@@ -246,11 +247,25 @@ class HeadEyes(OperatorWords):
         if subject in self._head.nodes:
             return await self._hand(self._explain_node, subject)
         try:
-            return await self._hand(self._explain_case, subject)
+            told = await self._hand(self._explain_case, subject)
+            return await asyncio.to_thread(self._with_ticket, told)
         except UnknownCaseError as error:
             raise UnknownSubject(
                 f"no node and no case is called {subject}: {error} (tocsin nodes lists the nodes)"
             ) from error
+
+    def _with_ticket(self, told: Explanation) -> Explanation:
+        """Reads the store, so not in the hand's thread."""
+        device = told.decision.device if told.decision is not None else ""
+        if told.decision is None or told.decision.voice != "fact" or not device:
+            return told
+        store, now_ns = self._head.store, self._head.clock.now_ns()
+        events = store.events(told.node, since_ns=now_ns - TIMELINE_NS)
+        end_ns = told.decision.time_ns + _CASE_BEFORE_NS
+        tags = {"node": told.node, "gpu": device.removeprefix("gpu")}
+        table = store.read("gpu", end_ns - 2 * _CASE_BEFORE_NS, end_ns, tags, list(COUNTERS))
+        entries = self._head.ledger.audit(node=told.node)
+        return with_ticket(told, device, events, newest_counters(table), entries)
 
     def _explain_case(self, subject: str) -> Explanation:
         head = self._head

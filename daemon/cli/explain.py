@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from typing import Any
 from urllib.parse import quote
 
@@ -11,6 +12,7 @@ from daemon.cli.client import HeadAway, HeadRefused, ask, complain, name, socket
 
 EXAMPLE = """examples:
   tocsin explain 9f2c        the id that sinfo -R shows
+  tocsin explain 9f2c --ticket   the text of a ticket to the vendor
   tocsin explain gpu-0017    why that node is, or is not, drained"""
 
 
@@ -20,6 +22,7 @@ def options(parser: argparse.ArgumentParser, verb: str) -> None:
     parser.epilog = EXAMPLE
     parser.add_argument("subject", type=name, metavar="NODE-or-ID")
     parser.add_argument("--socket", help="the head's socket (default: TOCSIN_SOCKET)")
+    parser.add_argument("--ticket", action="store_true", help="only the text of a ticket")
     parser.add_argument("--json", action="store_true", help="as JSON, with every input")
 
 
@@ -31,6 +34,14 @@ def run(arguments: argparse.Namespace, verb: str) -> int:
         explanation = ask(socket_path(arguments.socket), target)
     except (HeadAway, HeadRefused) as error:
         return complain(error)
+    if arguments.ticket and not arguments.json:
+        ticket = explanation.get("ticket") or []
+        if not ticket:
+            say = "there is no ticket for it: tickets are for certain faults of a GPU, by case id"
+            print(f"tocsin: {arguments.subject}: {say}", file=sys.stderr)
+            return 1
+        print("\n".join(ticket))
+        return 0
     print(json.dumps(explanation) if arguments.json else "\n".join(lines(explanation)))
     return 0
 
@@ -43,6 +54,7 @@ def lines(explanation: dict[str, Any]) -> list[str]:
     _part(out, "evidence", list(explanation["evidence"]))
     _part(out, "timeline (UTC)", [_entry(entry) for entry in explanation["timeline"]])
     _part(out, "similar nodes", list(explanation["similar"]))
+    _part(out, "ticket", list(explanation.get("ticket") or ()))
     return out
 
 

@@ -285,6 +285,12 @@ def test_explain_says_why_and_why_not(house: House) -> None:
     assert told.returncode == 0, told.stderr
     for word in ("xid", "79", "gpu4", "guards", "timeline", "NVRM: Xid"):
         assert word in told.stdout, told.stdout
+    ticket = house.tocsin("explain", case, "--ticket")
+    assert ticket.returncode == 0, ticket.stderr
+    for word in ("Node n3, gpu4", "serial 1", "UUID GPU-", "VBIOS 96", "NVRM: Xid",
+                 "row_remap_failed", "Step now: reboot the node", "nvidia-bug-report.sh"):  # fmt: skip
+        assert word in ticket.stdout, ticket.stdout
+    assert house.tocsin("explain", "n1", "--ticket").returncode == 1
     well = house.tocsin("explain", "n1")
     assert well.returncode == 0
     assert "not drained" in well.stdout
