@@ -101,6 +101,15 @@ def sync_directory(directory: Path) -> None:
         os.close(handle)
 
 
+def make_directory(directory: Path) -> None:
+    """Makes ``directory``, and what is missing above it, so that a power cut leaves it there."""
+    if directory.is_dir():
+        return
+    make_directory(directory.parent)
+    directory.mkdir(exist_ok=True)
+    sync_directory(directory.parent)
+
+
 def replace_file(path: Path, data: bytes) -> None:
     """Writes ``data`` to ``path`` durably: the old content or the new, never half of one."""
     temporary = path.with_name(f".{path.name}.tmp")

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from daemon.frames import FrameReport, frame, read_frames, sync_directory
+from daemon.frames import FrameReport, frame, make_directory, read_frames, sync_directory
 
 _HEADER = struct.Struct("<16sQqI")  # instance, sequence, UTC ns, number of samples
 _SUFFIX = ".spool"
@@ -179,7 +179,7 @@ class Spool:
 
     def _open_segment(self) -> _Segment:
         self._close_file()
-        self.directory.mkdir(parents=True, exist_ok=True)
+        make_directory(self.directory)
         number = self._next_number
         # A file that could be made but not written must not be met again: the number is spent.
         self._next_number += 1

@@ -22,7 +22,7 @@ from typing import Any
 import pyarrow as pa
 
 from collectors.sample import Sample
-from daemon.frames import FrameReport
+from daemon.frames import FrameReport, make_directory
 from daemon.store.database import Database
 from daemon.store.errors import StoreUnavailableError, unavailable
 from daemon.store.events import BatchMarks, Event, EventTable
@@ -286,7 +286,7 @@ class Store(Reader):
     def _make_directories(self) -> None:
         try:
             for path in (self.spool_directory, self.parquet_directory, self.directory / "damaged"):
-                path.mkdir(parents=True, exist_ok=True)
+                make_directory(path)
         except OSError as error:
             raise unavailable(error, self.directory) from error
 

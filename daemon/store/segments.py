@@ -14,6 +14,7 @@ from daemon.frames import (
     Damage,
     FrameReport,
     frame,
+    make_directory,
     read_frames,
     sync_directory,
 )
@@ -94,7 +95,7 @@ class SegmentWriter:
         self.size_bytes = self.raw_bytes = 0
 
     def _open(self, now_ns: int) -> None:
-        self.directory.mkdir(parents=True, exist_ok=True)
+        make_directory(self.directory)
         number = self.next_number
         self._file = open(segment_path(self.directory, number), "xb", buffering=0)  # noqa: SIM115
         self.next_number += 1

@@ -15,7 +15,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from daemon.frames import read_frames, replace_file
+from daemon.frames import make_directory, read_frames, replace_file, sync_directory
 from daemon.store.packing import Frame, open_frame
 from daemon.store.segments import list_segments, segment_path
 
@@ -38,7 +38,7 @@ class Tail:
         self.directory = store_directory / "outbox" / name
         self.limit_bytes = limit_bytes
         self.dropped_rows = 0
-        self.directory.mkdir(parents=True, exist_ok=True)
+        make_directory(self.directory)
         self.position = self._load()
 
     def read(self, limit_rows: int = 5000) -> tuple[list[Frame], Position] | None:
@@ -83,6 +83,7 @@ class Tail:
         kept = segment_path(self.directory, number)
         with contextlib.suppress(FileExistsError):
             os.link(path, kept)
+            sync_directory(self.directory)  # or a power cut could take both names
         self._enforce()
 
     def waiting(self) -> tuple[int, int]:

@@ -109,14 +109,9 @@ class Upkeep:
     # Merging.
 
     def _merge(self, now_ns: int, report: UpkeepReport) -> None:
-        present = set(list_segments(self.directory / "spool"))
         for measurement in measurements(self.parquet):
             settled = [
-                part
-                for part in list_parts(self.parquet, measurement)
-                if part.end_ns + SETTLE_NS <= now_ns
-                # Half rolled: its segment is not removed yet.
-                and not (part.first == part.last and part.first in present)
+                part for part in self._rolled(measurement) if part.end_ns + SETTLE_NS <= now_ns
             ]
             for parts in _by(settled, lambda part: (part.day, part.hour)):
                 if len(parts) > 1 and parts[0].hour >= 0:
@@ -125,12 +120,20 @@ class Upkeep:
             self._merge_days(measurement, now_ns, report)
             self._roll_up(measurement, now_ns, report)
 
+    def _rolled(self, measurement: str) -> list[Part]:
+        """The parts that no segment which is still there may have a share in.
+
+        A merged file says that it has all rows of a range of segments. After a crash or a
+        power cut one of them may still have to be rolled, and later ones be rolled already.
+        """
+        pending = min(list_segments(self.directory / "spool"), default=2**63)
+        return [part for part in list_parts(self.parquet, measurement) if part.last < pending]
+
     def _merge_days(self, measurement: str, now_ns: int, report: UpkeepReport) -> None:
-        present = set(list_segments(self.directory / "spool"))
         parts = [
             part
-            for part in list_parts(self.parquet, measurement)
-            if (part.day + 1) * DAY_NS + SETTLE_NS <= now_ns and part.first not in present
+            for part in self._rolled(measurement)
+            if (part.day + 1) * DAY_NS + SETTLE_NS <= now_ns
         ]
         for day in _by(parts, lambda part: (part.day, 0)):
             if all(part.hour < 0 for part in day) and len(day) == 1:
