@@ -1,5 +1,6 @@
 # make demo   the whole head on a simulated cluster, in a virtual environment of its own
 # make test   every test; as root it also installs the services that the tests need
+# make model  a risk model from the simulator, into dist/model
 # The rest: check, format, bench, wheel, clean.
 
 SHELL := /bin/bash
@@ -11,7 +12,7 @@ TESTS ?= tests
 # Most tests wait for processes, so more of them than cores may run side by side.
 JOBS ?= 3
 
-.PHONY: demo test check format bench wheel clean services
+.PHONY: demo test check format bench model wheel clean services
 
 demo: $(VENV)/.demo
 	@$(BIN)/tocsin demo $(DEMO)
@@ -31,6 +32,10 @@ format: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	$(BIN)/tocsin bench
+
+# A risk model from the simulator, by the committed recipe; takes some 20 minutes.
+model: $(VENV)/.demo
+	$(BIN)/python -m models.recipe dist/model
 
 wheel: $(VENV)/.dev
 	$(BIN)/python -m build --wheel --outdir dist .

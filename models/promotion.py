@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from models.evaluation.alarms import alarms, node_days, threshold_at
-from models.evaluation.evaluate import Costs
+from models.evaluation.alarms import alarms, node_days, threshold_at, worth_threshold
 from models.evaluation.events import Record
+from models.evaluation.operating import Costs
 from models.features.arrays import Floats
 
 SECOND_NS = 1_000_000_000
@@ -39,6 +39,7 @@ class Judged:
 
     name: str
     threshold: float | None
+    watch: float | None
     early: int
     false: int
     alarms: int
@@ -92,9 +93,14 @@ def judge(
     rules: Rules,
     costs: Costs,
 ) -> Judged:
-    """``name``'s scores of ``record``: threshold on the steps ``tune``, figures on ``test``."""
+    """``name``'s scores of ``record``: threshold on the steps ``tune``, figures on ``test``.
+
+    The threshold is the one that won most GPU-hours there within the budget; infinite, so that
+    nothing is drained, where none won any. ``watch`` uses the budget up: for shadow.
+    """
     scores = record.scores[name]
-    threshold = threshold_at(record, scores, rules.budget, *tune, horizon_ns)
+    threshold = worth_threshold(record, scores, rules.budget, *tune, horizon_ns, costs.net)
+    watch = threshold_at(record, scores, rules.budget, *tune, horizon_ns)
     rung = alarms(record, scores, threshold, *test, horizon_ns)
     low_ns, high_ns = int(record.times_ns[test[0]]), int(record.times_ns[test[1] - 1])
     tested = [one for one in record.targets if low_ns < one.onset_ns <= high_ns]
@@ -114,6 +120,7 @@ def judge(
     return Judged(
         name,
         float(threshold) if np.isfinite(threshold) else None,
+        float(watch) if np.isfinite(watch) else None,
         len(told),
         len(false),
         len(rung),

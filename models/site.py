@@ -16,8 +16,8 @@ import numpy as np
 from models.artifact import save
 from models.dataset import STEP_NS, Progress, build, mined
 from models.drift import histograms
-from models.evaluation.evaluate import Costs
 from models.evaluation.events import Record, from_labels, record
+from models.evaluation.operating import Costs
 from models.evaluation.rivals import Combined, Learned, Scorer
 from models.features.arrays import Times
 from models.labels import Labels
@@ -128,7 +128,7 @@ def learn(
         ],
         "judged_until": iso(last_ns),
         "gate": {"learned": "on" if made.gate else "off", "why": made.why},
-        "threshold": judged[CHALLENGER].threshold,
+        "threshold": judged[CHALLENGER].threshold or judged[CHALLENGER].watch,
         "alarms_per_1000_node_days": judged[CHALLENGER].alarms_per_1000,
         "judged": dict(made.evidence),
         "left_out": left_out,

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from models.artifact import save
-from models.dataset import STEP_NS, Examples, Progress, build, mined
+from models.dataset import STEP_NS, Examples, Progress, mined
+from models.drift import histograms
 from models.learned import LearnedRisk, train
+from models.parts import Over, build_parts, in_process, joined
 from models.telemetry import Telemetry
 from models.telemetry.truth import iso
 
@@ -27,6 +27,7 @@ def train_model(
     step_ns: int = STEP_NS,
     progress: Progress | None = None,
     calibrate_on: Sequence[Path] = (),
+    over: Over = in_process,
 ) -> tuple[LearnedRisk, dict[str, Any]]:
     """Trains on one or more directories and saves to ``out`` (None: only returns it).
 
@@ -43,8 +44,9 @@ def train_model(
         labels = mined(telemetry)
         first_ns, last_ns = telemetry.span_ns()
         parts.append(
-            build(
+            build_parts(
                 telemetry,
+                over,
                 horizon_ns=horizon_ns,
                 labels=labels,
                 negatives_share=negatives_share,
@@ -62,8 +64,8 @@ def train_model(
                 "simulated": (directory / "scenario.json").exists(),
             }
         )
-    examples = _joined(parts[: len(directories)])
-    later = _joined(parts[len(directories) :]) if calibrate_on else None
+    examples = joined(parts[: len(directories)])
+    later = joined(parts[len(directories) :]) if calibrate_on else None
     model, left_out = train(examples, horizon_seconds, seed, later)
     model.facts = {
         "trained_on": trained[: len(directories)],
@@ -80,25 +82,9 @@ def train_model(
             }
             for kind, some in examples.items()
         },
+        "histograms": histograms(examples, {kind: one.names for kind, one in model.kinds.items()}),
     }
     if out is not None:
         save(model, out)
     return model, model.facts
 
-
-def _joined(parts: Sequence[dict[str, Examples]]) -> dict[str, Examples]:
-    """Examples of several directories as one. Times are kept, so later time stays later."""
-    joined: dict[str, Examples] = {}
-    for kind in sorted({kind for part in parts for kind in part}):
-        some = [part[kind] for part in parts if kind in part]
-        joined[kind] = Examples(
-            kind,
-            some[0].names,
-            np.concatenate([one.x for one in some]),
-            np.concatenate([one.y for one in some]),
-            np.concatenate([one.weight for one in some]),
-            np.concatenate([one.times_ns for one in some]),
-            tuple(node for one in some for node in one.nodes),
-            np.concatenate([one.onsets_ns for one in some]),
-        )
-    return joined

@@ -25,6 +25,8 @@ def options(parser: argparse.ArgumentParser, verb: str) -> None:
     parser.add_argument("--report", type=Path, metavar="FILE.html")
     parser.add_argument("--step", type=float, default=600.0, metavar="SECONDS",
                         help="how often all nodes are scored")  # fmt: skip
+    parser.add_argument("--dask", metavar="ADDRESS",
+                        help="spread the work by nodes over this Dask scheduler")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="everything as JSON")
 
 
@@ -34,15 +36,17 @@ def run(arguments: argparse.Namespace, verb: str) -> int:
     from models.artifact import ModelRefused, load
     from models.evaluation import evaluate
     from models.evaluation.report import html
+    from models.parts import SpreadError, spread
     from models.telemetry import Telemetry
 
     try:
         model = load(arguments.model) if arguments.model else None
         telemetry = Telemetry(arguments.telemetry, arguments.without)
-        found = evaluate(telemetry, model=model, step_ns=int(arguments.step * 1e9))
+        with spread(arguments.dask) as over:
+            found = evaluate(telemetry, model=model, step_ns=int(arguments.step * 1e9), over=over)
         if arguments.report:
             arguments.report.write_text(html(found), encoding="utf-8")
-    except (OSError, ValueError, ModelRefused) as error:
+    except (OSError, ValueError, ModelRefused, SpreadError) as error:
         print(f"tocsin: {error}", file=sys.stderr)
         return 1
     if arguments.json:

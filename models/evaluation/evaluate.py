@@ -14,14 +14,16 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import average_precision_score
 
-from models.dataset import STEP_NS, WARM_UP_NS, Progress, build, mined
+from models.dataset import STEP_NS, WARM_UP_NS, Progress, mined
 from models.evaluation.alarms import Alarm, alarms, node_days
-from models.evaluation.events import Record, Target, from_labels, from_truth, record
+from models.evaluation.events import Record, Target, from_labels, from_truth
 from models.evaluation.operating import WORTH_BUDGET, Costs, Operating, operating
+from models.evaluation.parts import record_parts
 from models.evaluation.rivals import RIVALS, Forest, Learned, Logistic, Scorer
 from models.features.arrays import Floats
 from models.labels import Labels
 from models.learned import LearnedRisk, TooFewFailures, train
+from models.parts import Over, build_parts, in_process
 from models.telemetry import Telemetry, read_truth
 
 SECOND_NS = 1_000_000_000
@@ -56,6 +58,7 @@ def evaluate(
     step_ns: int = STEP_NS,
     bootstraps: int = 500,
     progress: Progress | None = None,
+    over: Over = in_process,
 ) -> Evaluation:
     """Judges the rivals and the model on a directory.
 
@@ -79,9 +82,9 @@ def evaluate(
         scorers.append(Learned(model))
     else:
         train_end_ns = first_ns + int(TRAIN_SHARE * span_ns)
-        scorers += _trained(telemetry, horizon_ns, train_end_ns, seed, notes)
+        scorers += _trained(telemetry, labels, horizon_ns, train_end_ns, seed, notes, over)
     scorers += others
-    whole = record(telemetry, scorers, targets, labels, step_ns, progress)
+    whole = record_parts(telemetry, scorers, targets, labels, step_ns, progress, over)
     tune_first = int(np.searchsorted(whole.times_ns, max(train_end_ns, first_ns + WARM_UP_NS)))
     test_ns = train_end_ns + int(TUNE_SHARE * span_ns)
     if tuned is not None and model is not None:
@@ -144,9 +147,17 @@ def evaluate(
 
 
 def _trained(
-    telemetry: Telemetry, horizon_ns: int, until_ns: int, seed: int, notes: list[str]
+    telemetry: Telemetry,
+    labels: Labels,
+    horizon_ns: int,
+    until_ns: int,
+    seed: int,
+    notes: list[str],
+    over: Over,
 ) -> list[Scorer]:
-    examples = build(telemetry, horizon_ns=horizon_ns, seed=seed, until_ns=until_ns)
+    examples = build_parts(
+        telemetry, over, horizon_ns=horizon_ns, labels=labels, seed=seed, until_ns=until_ns
+    )
     scorers: list[Scorer] = []
     try:
         model, left_out = train(examples, horizon_ns / SECOND_NS, seed)

@@ -11,7 +11,7 @@ import gzip
 import lzma
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -64,6 +64,10 @@ class Telemetry:
                 f"{directory} holds no table that tocsin knows (gpu.parquet ...)"
             )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """It is opened anew where it is sent to: readings do not travel."""
+        return Telemetry, (self.directory, self.without, self.nodes)
+
     @property
     def measurements(self) -> tuple[str, ...]:
         """What there is, in the design's order."""
@@ -81,6 +85,17 @@ class Telemetry:
         if not lows:
             raise ValueError(f"{self.directory} holds no readings")
         return min(lows), max(highs)
+
+    def node_names(self) -> list[str]:
+        """Every node that any table names."""
+        found: set[str] = set()
+        for source in self._sources.values():
+            if "node" in source.schema.names:
+                column = source.to_table(columns=["node"]).column("node") if isinstance(
+                    source, ds.Dataset
+                ) else source.column("node")
+                found.update(one for one in pc.unique(column.cast(pa.string())).to_pylist() if one)
+        return sorted(found if self.nodes is None else found & self.nodes)
 
     def windows(
         self, window_ns: int, measurements: Sequence[str] | None = None

@@ -11,7 +11,7 @@ import pytest
 
 from models.artifact import load
 from models.drift import LEAST_PARTS, Drift, Histogram, histogram
-from models.evaluation.evaluate import Costs
+from models.evaluation.operating import Costs
 from models.features import FeatureFrame, KindFrame
 from models.promotion import Judged, Rules, decide, share_won
 from models.simulate import load as load_scenario
@@ -118,7 +118,7 @@ def judged(name: str, early: int, false: int, nodes: int = 50, failures: int = 2
     net = np.zeros(nodes)
     net[:early] += costs.net(1, 0)
     net[nodes - false :] += costs.net(0, 1)
-    return Judged(name, 0.1, early, false, early + false, failures, 1000.0, float(net.sum()), net)
+    return Judged(name, 0.1, 0.1, early, false, early + false, failures, 1000.0, float(net.sum()), net)
 
 
 RULES = Rules()
