@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from collectors import kernel_hardware, kernel_nvidia, kernel_system
+from collectors import kernel_export, kernel_hardware, kernel_nvidia, kernel_system
 from collectors.events import spaced
 from collectors.kernel_event import KernelEvent
 from collectors.kernel_records import (
@@ -199,6 +199,9 @@ def _records(text: str | bytes, now_ns: int) -> Iterator[tuple[Record | None, Pr
         return
     if body[:200].lstrip().startswith(b"{") and b'"dmesg"' in body[:200]:
         yield from _dmesg_json(body)
+        return
+    if kernel_export.is_export(body):
+        yield from kernel_export.records(body)
         return
     before: Record | None = None
     if body.startswith((b"{\n", b"{\r\n")):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -97,7 +98,12 @@ def journal_record(line: str | bytes) -> Record | None:
         entry = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(entry, dict) or "MESSAGE" not in entry:
+    return journal_entry(entry) if isinstance(entry, dict) else None
+
+
+def journal_entry(entry: Mapping[str, Any]) -> Record | None:
+    """The fields of one entry as a Record, None if it says nothing."""
+    if "MESSAGE" not in entry:
         return None
     stamp = _integer(entry.get("__REALTIME_TIMESTAMP"))
     monotonic = _integer(entry.get("_SOURCE_MONOTONIC_TIMESTAMP"))
