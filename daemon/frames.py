@@ -105,7 +105,8 @@ def make_directory(directory: Path) -> None:
     """Makes ``directory``, and what is missing above it, so that a power cut leaves it there."""
     if directory.is_dir():
         return
-    make_directory(directory.parent)
+    if not directory.parent.exists():
+        make_directory(directory.parent)
     directory.mkdir(exist_ok=True)
     sync_directory(directory.parent)
 
