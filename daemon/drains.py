@@ -288,8 +288,7 @@ class Drains:
                 f"{case.id[:4]} on {case.node} is {case.state.value}: it waits for nobody"
             )
         needed = self._limits.approvals_needed
-        audit = self._ledger.audit(subject=case.id)
-        said = {person_of(entry.user) for entry in audit if entry.verb == "approve"}
+        said = self._said_yes(case)
         if len(said | {person_of(user)}) < needed:
             if person_of(user) in said:
                 raise RefusedError(f"{user} said yes already; {needed} people are needed")
@@ -299,6 +298,16 @@ class Drains:
             )  # fmt: skip
             return case
         return self._ledger.move(case, State.APPROVED, now_ns, user=user, verb="approve")
+
+    def _said_yes(self, case: Case) -> set[str]:
+        """Who said yes to this proposal: a yes to one that expired or was denied is spent."""
+        said: set[str] = set()
+        for entry in self._ledger.audit(subject=case.id):  # newest first
+            if entry.verb in ("propose", "expire", "deny"):
+                break
+            if entry.verb == "approve":
+                said.add(person_of(entry.user))
+        return said
 
     def deny(self, case_id: str, user: str, now_ns: int) -> Case:
         """A person's no: this very case never drains, until somebody approves it after all."""

@@ -480,6 +480,38 @@ def test_two_people_may_be_needed_and_one_counts_once() -> None:
     assert made.cycle()[0].action is Action.DRAIN
 
 
+def test_a_yes_to_a_proposal_that_expired_or_was_denied_counts_no_more() -> None:
+    limits = Limits.model_validate({**GENEROUS.model_dump(), "approvals_needed": 2})
+    made = house(Mode.APPROVE, limits)
+    made.facts = [lost("n3")]
+    proposal = made.cycle()[0]
+    made.drains.approve(proposal.id, "ann", made.now_ns())
+    made.clock.pass_seconds(86_401)
+    made.cycle()  # nobody else answered
+    made.clock.pass_seconds(10)
+    made.cycle()  # it is asked again
+    assert [case.id for case in made.ledger.waiting()] == [proposal.id]
+    assert made.drains.approve(proposal.id, "bob", made.now_ns()).state is State.PROPOSED
+    assert made.drains.approve(proposal.id, "ann", made.now_ns()).state is State.APPROVED
+    made.drains.deny(proposal.id, "zoe", made.now_ns())
+    assert made.drains.approve(proposal.id, "ann", made.now_ns()).state is State.DENIED
+    assert made.drains.approve(proposal.id, "bob", made.now_ns()).state is State.APPROVED
+
+
+def test_a_yes_that_is_not_used_in_time_expires_too() -> None:
+    made = house(Mode.APPROVE)
+    made.facts = [lost("n3")]
+    proposal = made.cycle()[0]
+    made.drains.approve(proposal.id, "ann", made.now_ns())
+    made.facts = []
+    made.clock.pass_seconds(86_401)
+    made.cycle()
+    assert made.ledger.find(proposal.id).state is State.WATCH
+    made.facts = [lost("n3")]
+    assert made.cycle()[0].guard is Guard.APPROVAL
+    assert not made.adapter.nodes()["n3"].drain
+
+
 def test_a_denied_proposal_never_drains_and_a_new_cause_is_asked_again() -> None:
     made = house(Mode.APPROVE)
     made.facts = [lost("n3")]
