@@ -87,4 +87,3 @@ def train_model(
     if out is not None:
         save(model, out)
     return model, model.facts
-

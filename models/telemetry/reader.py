@@ -91,9 +91,11 @@ class Telemetry:
         found: set[str] = set()
         for source in self._sources.values():
             if "node" in source.schema.names:
-                column = source.to_table(columns=["node"]).column("node") if isinstance(
-                    source, ds.Dataset
-                ) else source.column("node")
+                column = (
+                    source.to_table(columns=["node"]).column("node")
+                    if isinstance(source, ds.Dataset)
+                    else source.column("node")
+                )
                 found.update(one for one in pc.unique(column.cast(pa.string())).to_pylist() if one)
         return sorted(found if self.nodes is None else found & self.nodes)
 
