@@ -12,6 +12,7 @@ from collectors import (
     ras_text,
     smi_csv,
     smi_lists,
+    smi_table,
     smi_topo,
     smi_xml,
 )
@@ -29,6 +30,7 @@ GPU_PARSERS: dict[str, Callable[[str | bytes, str, int], tuple[list[Sample], lis
     "nvidia-smi-csv": smi_csv.parse,
     "nvidia-smi-list": smi_lists.parse_list,
     "nvidia-smi-nvlink": smi_lists.parse_nvlink,
+    "nvidia-smi": smi_table.parse,
     "nvidia-smi-dmon": smi_lists.parse_dmon,
     "nvidia-smi-topo": smi_topo.parse,
 }
