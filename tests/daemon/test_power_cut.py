@@ -20,7 +20,7 @@ from daemon.store.tables import to_rows
 from daemon.store.tail import Tail
 from tests.daemon.power import Disk, PowerCutError
 
-ROUNDS = int(os.environ.get("TOCSIN_POWER_ROUNDS", "40"))
+ROUNDS = int(os.environ.get("TOCSIN_POWER_ROUNDS", "25"))
 HOUR_NS = 3600 * 10**9
 DAY0_NS = 20_000 * 24 * HOUR_NS
 
@@ -43,7 +43,7 @@ def test_a_power_cut_costs_the_agents_spool_no_batch_that_was_kept(
                     body = rng.randbytes(rng.randrange(1, 900))
                     _, key = spool.keep(body, 1, 0)
                     kept.add(key)
-                    while rng.random() < 0.45 and (entry := spool.oldest(0)) is not None:
+                    while rng.random() < 0.55 and (entry := spool.oldest(0)) is not None:
                         done.add(entry.key)
                         spool.done(entry)
             assert disk.image is not None
