@@ -1,19 +1,27 @@
-"""What a head does in Slurm beside drains: soft steps, reboots. Opt-in; in mode act only."""
+"""What a head does in Slurm beside drains: soft steps, reboots, probes of idle nodes. Opt-in.
+
+Steps and reboots in mode act only; probes, which change no node, in mode approve too.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from collectors.sample import Sample
 from daemon.decisions import Mode
+from daemon.idle import RULE
+from daemon.idle_prober import IdleProber
 from daemon.ledger import Ledger
 from daemon.limits import Limits
 from daemon.policy import Situation
 from daemon.reboots import Rebooter
 from daemon.slurm.adapter import SlurmAdapter
+from daemon.slurm.idling import IdleTools
 from daemon.slurm.reboot import RebootTools
 from daemon.slurm.soft import SoftTools
 from daemon.soft_wishes import chances, soft_mode, wishes
 from daemon.softener import Softener
+from models.voices import Fact
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +30,7 @@ class BesideTools:
 
     soft: SoftTools
     reboot: RebootTools
+    idle: IdleTools | None = None
 
 
 class Beside:
@@ -46,6 +55,19 @@ class Beside:
             tools.reboot if tools is not None else None, adapter, ledger, limits.reboot, mode,
             lambda node: node in ledger.locks(),
         )  # fmt: skip
+        self.prober = IdleProber(
+            tools.idle if tools is not None else None, ledger, limits.idle, limits.proof, mode
+        )
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """What probes of idle nodes have to tell people."""
+        return self.prober.facts
+
+    def take_news(self) -> list[Sample]:
+        """What came of it since this was last asked, for the store."""
+        news, self.prober.news = self.prober.news, []
+        return news
 
     def step(self, situation: Situation, now_ns: int) -> None:
         """Makes likely nodes less wanted, and reboots what waits for it."""
@@ -53,3 +75,8 @@ class Beside:
             wanted = wishes(situation, self._limits, self._ledger.view(now_ns), self._mode, now_ns)
             self.softener.step(wanted, chances(situation), situation.nodes, now_ns)
         self.rebooter.step(now_ns)
+        if self._limits.idle.every_hours or self.prober.records.open():
+            view = self._ledger.view(now_ns)
+            spoken = {one.entity.node for one in situation.facts if one.rule != RULE}
+            out = frozenset({*view.held, *view.locked, *spoken})
+            self.prober.step(situation.nodes, out, now_ns)

@@ -10,6 +10,7 @@ from pydantic import Field
 from daemon.cost import CostOptions
 from daemon.decisions import Mode
 from daemon.holdout import HoldOut
+from daemon.idle import IdleOptions
 from daemon.jobcare import JobCare
 from daemon.proof import ProofOptions
 from daemon.reboots import RebootOptions
@@ -103,6 +104,9 @@ class Limits(Section):
 
     # What a drained node must pass before it returns.
     proof: ProofOptions = ProofOptions()
+
+    # Whether idle nodes are probed, and how often.
+    idle: IdleOptions = IdleOptions()
 
     def mode_of(self, rule: str, voice: str, daemon: Mode) -> Mode:
         """The mode that holds for ``rule``: the most careful of the daemon's and its own.

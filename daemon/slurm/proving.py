@@ -113,7 +113,7 @@ class ProofTools:
         if not result.ok:
             if result.status == "ended" and "not found" in said:
                 return None
-            raise _error(result)
+            raise error_of(result)
         found = parse_reservation(said)
         if found is None or found.name != name:
             raise SlurmUnavailable(f"no reservation in the answer: {said[:200]}", "garbage")
@@ -133,7 +133,7 @@ class ProofTools:
         result = self._run("scontrol", "delete", f"ReservationName={_checked(name)}")
         said = result.stderr.decode("utf-8", "replace")
         if not result.ok and not no_such_reservation(said):
-            raise _error(result)
+            raise error_of(result)
 
     def find_job(self, job_name: str) -> ProofJob | None:
         """See Proving."""
@@ -142,7 +142,7 @@ class ProofTools:
             f"--name={job_name}", "--format=%A|%T|%j|%k",
         )  # fmt: skip
         if not result.ok:
-            raise _error(result)
+            raise error_of(result)
         found: dict[int, ProofJob] = {}
         for line in result.text().splitlines():
             parts = line.strip().split("|", 3)
@@ -187,7 +187,7 @@ class ProofTools:
     def _must(self, name: str, *arguments: str) -> None:
         result = self._run(name, *arguments)
         if not result.ok:
-            raise _error(result)
+            raise error_of(result)
 
 
 def no_such_reservation(said: str) -> bool:
@@ -224,7 +224,8 @@ def _node(name: str) -> str:
     return name
 
 
-def _error(result: Result) -> SlurmUnavailable | SlurmRefused:
+def error_of(result: Result) -> SlurmUnavailable | SlurmRefused:
+    """What a command of Slurm's that failed means: no answer, or a no."""
     error = trouble(result)
     kind = SlurmUnavailable if error.kind in _AWAY else SlurmRefused
     return kind(str(error), error.kind)
