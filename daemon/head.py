@@ -37,6 +37,8 @@ from daemon.gateway import Gateway
 from daemon.groups import Groups
 from daemon.identity import Identities, seen_in
 from daemon.intake import Intake
+from daemon.learning.desk import Learning
+from daemon.learning.jobs import Jobs
 from daemon.ledger import Ledger
 from daemon.points import (
     HEAD_NODE,
@@ -50,6 +52,7 @@ from daemon.recovery import restore, save
 from daemon.schedule import Schedule
 from daemon.slurm.adapter import SlurmAdapter
 from daemon.slurm.fenced import Fence
+from daemon.slurm.mining import Accounting, Past, mine
 from daemon.slurm.proving import Proving
 from daemon.slurm_desk import SlurmDesk
 from daemon.source_loop import DirectOutlet, SourceLoop
@@ -84,6 +87,7 @@ SCORE_SECONDS = 15.0
 ROLL_PERIOD_SECONDS = 60.0
 UPKEEP_PERIOD_SECONDS = 3600.0
 FLEET_PERIOD_SECONDS = 60.0
+HISTORY_PERIOD_SECONDS = 86_400.0
 IDENTITY_PERIOD_SECONDS = 60.0
 
 
@@ -108,6 +112,7 @@ class Head:
         job_tools: DoesJobSteps | None = None,
         prover: Proving | None = None,
         fence: Fence | None = None,
+        accounting: Accounting | None = None,
         beside: BesideTools | None = None,
     ) -> None:
         self.config = config
@@ -122,6 +127,8 @@ class Head:
         self.group = GroupCommit(self.store)
         self.watch = new_watch(config)
         self.ledger = Ledger(self.store.database)
+        self.learning = Learning(config, self.ledger, self.store.directory)
+        self.watch.use(self.learning.models)
         self.drains = Drains(adapter, self.ledger, config.policy, config.mode, prover=prover)
         self.beside = Beside(beside, adapter, self.ledger, config.policy, config.mode)
         self.identities = Identities(self.ledger)
@@ -132,6 +139,8 @@ class Head:
             if acts and job_tools is not None
             else None
         )
+        days = config.store.keep_days
+        self.past = Past(accounting, self.store.database, days) if accounting else None
         self.webhook = make_webhook(config.alerts, clock.monotonic)
         self.alerts = Alerts(
             config.alerts,
@@ -140,6 +149,7 @@ class Head:
             webhook=self.webhook,
         )
         self.schedule = Schedule(speed=speed, rng=rng)
+        self.learning_jobs = Jobs(self)
         self._urgent = asyncio.Event()
         self.intake = Intake(self.group, self.watch, clock, self.wake)
         self.fleet_points: Sequence[Sample] = ()
@@ -195,7 +205,10 @@ class Head:
         self.schedule.every_blocking(
             "upkeep", UPKEEP_PERIOD_SECONDS, 3000.0, self._maintain, delay_seconds=300.0
         )
+        if self.past is not None:
+            every("history", HISTORY_PERIOD_SECONDS, 400.0, self._mine, delay_seconds=60.0)
         every("fleet", FLEET_PERIOD_SECONDS, 30.0, self._write_fleet)
+        self.learning_jobs.begin()
         every("identity", IDENTITY_PERIOD_SECONDS, 30.0, self._look_who_is_there)
         for one in self.loops:
             period = one.source.period_seconds
@@ -265,6 +278,8 @@ class Head:
         if self.tender is not None:
             await self.by_hand(self.tender.tend, reading.jobs, now_ns)
         await self.by_hand(self.beside.step, self.situation(), now_ns)
+        if news := self.beside.take_news():
+            await self.intake.keep(news)
         await self.by_hand(self.look_at_ledger)
 
     async def returned(self, nodes: Iterable[Returned]) -> None:
@@ -296,7 +311,9 @@ class Head:
             judgement = await self.intake.in_turn(self.watch.judge, now_ns, expected, self.groups())
             # Our own sources are told by their faults; the head itself is no silent node.
             heard = [one for one in judgement.silences if (one.node, one.cause) != _SELF]
-            self.judgement = judgement = replace(judgement, silences=tuple(heard))
+            facts = (*judgement.facts, *self.beside.facts)
+            judgement = replace(judgement, silences=tuple(heard), facts=facts)
+            self.judgement = judgement = self.learning.acting(judgement)
             self.risk_of = risks_by_node(judgement.risks)
             try:
                 self.decisions = await self.by_hand(self._decide_and_act, now_ns)
@@ -314,6 +331,7 @@ class Head:
                 spoken, judgement.silences, len(self.nodes), now_ns, self.config.alerts, out
             )
             self.active += of_groups(judgement.group_events) + of_head(self._faults.items(), now_ns)
+            self.active += self.learning.alerts(now_ns)
             self.active += of_senders(self.gateway.loud() if self.gateway else "", now_ns)
             await self.by_hand(self.alerts.update, self.active, now_ns)
             self.intake.flow.mark(self.clock.monotonic())
@@ -347,6 +365,7 @@ class Head:
             self.situation(), config.policy, self.ledger.view(now_ns), config.mode, now_ns
         )
         final = tuple(self.drains.carry_out(decisions, now_ns))
+        self.learning.record(self.situation(), now_ns)
         fresh = [one.node for one in final if one.action is Action.DRAIN and one.guard is None]
         if fresh:
             self.desk.read_again(fresh)
@@ -435,6 +454,10 @@ class Head:
 
     def _maintain(self) -> None:
         self.store.upkeep(self.clock.now_ns())
+
+    async def _mine(self) -> None:
+        if self.past is not None:
+            await mine(self.past, self.group.write, self.clock.now_ns())
 
     async def _write_fleet(self) -> None:
         """The fleet in a few points, so that a dashboard of 10,000 nodes stays fast."""

@@ -10,6 +10,7 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar, TypeVarTuple
 
 from collectors.slurm_nodes import NodeState
@@ -44,6 +45,7 @@ from daemon.proof_records import ProofRecords
 from daemon.proof_story import with_proofs
 from daemon.schema import metric_of
 from daemon.series import series_of
+from daemon.slurm.history import in_words, of_ledger
 from daemon.store.merge import ROLLUP_NS
 from daemon.ticket import COUNTERS, newest_counters, with_ticket
 from models.voices import Fact, Risk
@@ -54,6 +56,7 @@ Arguments = TypeVarTuple("Arguments")
 # How much of the past a timeline shows, and how much of it at most.
 TIMELINE_NS = 30 * 86_400 * NANOSECONDS
 TIMELINE_LIMIT = 200
+PAST_NS = 365 * 86_400 * NANOSECONDS
 _CASE_BEFORE_NS = 3_600 * NANOSECONDS
 
 
@@ -105,7 +108,8 @@ class HeadEyes(OperatorWords):
             agents_heard=heard,
             values_per_second=head.intake.flow.values_per_second,
             store=head.store_words(),
-            model=", ".join(model.name for model in head.watch.models) or "none",
+            model=head.learning.words,
+            learning=head.learning.score_words,
             horizon_seconds=max(
                 (model.horizon_seconds for model in head.watch.models), default=0.0
             ),
@@ -279,7 +283,14 @@ class HeadEyes(OperatorWords):
             limit=TIMELINE_LIMIT,
         )
         told = of_case(case, decisions, entries, events, self._similar(case, head.view))
-        return with_proofs(told, case, self._proofs, head.config.policy.proof)
+        told = with_proofs(told, case, self._proofs, head.config.policy.proof)
+        return replace(told, sentences=(*told.sentences, *self._past(case.node)))
+
+    def _past(self, name: str) -> list[str]:
+        """What others took the node out for in the last year, as far as the ledger saw it."""
+        since_ns = self._head.clock.now_ns() - PAST_NS
+        words = in_words(of_ledger(self._head.store.database, since_ns, name)) if name else ""
+        return [words] if words else []
 
     def _similar(self, case: Case, view: LedgerView) -> list[str]:
         """Other nodes with the same cause of late, and what became of them."""
@@ -351,6 +362,7 @@ class HeadEyes(OperatorWords):
             words.append(f"It was last heard {age:.0f} s ago.")
         else:
             words.append("Nothing was ever heard from it: is its agent running?")
+        words.extend(self._past(name))
         if node.drain or node.reason:
             words.append(f"Slurm shows {node.words}, reason {node.reason!r}: not tocsin's word.")
         return words

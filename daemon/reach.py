@@ -14,7 +14,9 @@ from daemon.decisions import Mode
 from daemon.slurm.adapter import SlurmAdapter
 from daemon.slurm.choose import choose
 from daemon.slurm.fenced import Fence, FencedAdapter, FencedJobTools, FencedProving
+from daemon.slurm.idling import IdleSlurm
 from daemon.slurm.jobs import JobTools
+from daemon.slurm.mining import Accounting
 from daemon.slurm.proving import ProofTools, Proving
 from daemon.slurm.reading import AdapterReader
 from daemon.slurm.reboot import RebootSlurm
@@ -26,14 +28,15 @@ from daemon.tend import DoesJobSteps
 class Reach:
     """The adapter with the reason why it was chosen, and what proofs and care for jobs need.
 
-    ``prover`` and ``beside`` (soft steps, reboots) are None in shadow mode, where no job of ours
-    is ever submitted and nothing is written.
+    ``prover`` and ``beside`` (soft steps, reboots, probes of idle nodes) are None in shadow mode,
+    where no job of ours is ever submitted and nothing is written. ``accounting`` only reads.
     """
 
     adapter: SlurmAdapter
     why: str
     prover: Proving | None
     job_tools: DoesJobSteps
+    accounting: Accounting
     beside: BesideTools | None = None
 
 
@@ -47,13 +50,16 @@ def make_reach(config: Config, fence: Fence | None = None) -> Reach:
         prover = ProofTools(config.policy.proof, config.slurm, Runner())
         free = fence or _free
         beside = BesideTools(
-            SoftSlurm(config.slurm, Runner(), free), RebootSlurm(config.slurm, Runner(), free)
+            SoftSlurm(config.slurm, Runner(), free),
+            RebootSlurm(config.slurm, Runner(), free),
+            IdleSlurm(config.policy.idle, config.policy.proof, config.slurm, Runner(), free),
         )
     if fence is not None:
         adapter = FencedAdapter(adapter, fence)
         job_tools = FencedJobTools(job_tools, fence)
         prover = None if prover is None else FencedProving(prover, fence)
-    return Reach(adapter, why, prover, job_tools, beside)
+    accounting = Accounting(config.slurm, Runner())
+    return Reach(adapter, why, prover, job_tools, accounting, beside)
 
 
 def _free() -> str:

@@ -1,9 +1,10 @@
 """Labels: which part failed when, mined from events, Slurm and operators' words.
 
 What counts: hardware XIDs, a lost GPU, an uncorrected memory error, a node that Slurm lost
-unplanned, a drain that a person set for a fault. What never counts: XIDs that a program
-causes, planned reboots, our own drains, and *fleet events* (many nodes down within
-minutes have one common cause, and no part of them failed).
+unplanned (in accounting: NODE_FAIL), a drain that a person set for a fault. What never counts:
+XIDs that a program causes, planned reboots, outages whose reason speaks of software, our own
+drains, and *fleet events* (many nodes down within minutes have one common cause, and no part of
+them failed).
 
 A failure lasts from its onset until the node is back. Readings of that time are neither
 good nor bad examples: nobody predicts what has happened. The time after one of *our* drains
@@ -22,6 +23,7 @@ from collectors.sample import Sample
 from models.features.arrays import Times
 from models.features.catalogue import HARDWARE_XIDS
 from models.features.engine import address, slurm_failure
+from models.reasons import Kind, classify
 from models.verdicts import KIND as VERDICT
 from models.verdicts import Verdict, newest, verdict_of
 from models.voices import Entity
@@ -158,7 +160,7 @@ class LabelMiner:
     def _slurm(self, one: Sample, node: str) -> None:
         code, reason = one.tag("code"), one.text("reason")
         meaning = slurm_failure(one)
-        if meaning and meaning[0] == "slurm_fail":
+        if code == "node_fail" or (meaning and meaning[0] == "slurm_fail"):
             self._raw.append(_Raw(Entity("node", node), one.time_ns, "node down"))
         elif meaning:
             self._back.setdefault(node, []).append(one.time_ns)
@@ -166,7 +168,11 @@ class LabelMiner:
             self._away.append((node, one.time_ns, "ours"))
         elif code in ("reboot", "maintenance", "powered_down") or _PLANNED.search(reason):
             self._away.append((node, one.time_ns, "planned"))
-        elif code == "drain" and reason:
+        elif code in ("drain", "down", "fail") and classify(reason) is Kind.SOFTWARE:
+            self._away.append((node, one.time_ns, "software"))
+        elif (code == "drain" and reason) or (
+            code in ("down", "fail") and classify(reason) is Kind.HARDWARE
+        ):
             self._raw.append(_Raw(Entity("node", node), one.time_ns, "drained by a person"))
 
     def labels(self) -> Labels:

@@ -110,6 +110,7 @@ async def _act(
         slurm=make_slurm_source(config, config.head.state_dir),
         job_tools=reach.job_tools,
         prover=reach.prover,
+        accounting=reach.accounting,
         beside=reach.beside,
         fence=fence,
     )

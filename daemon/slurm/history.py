@@ -7,13 +7,13 @@ From two places: the ledger, which keeps every drain of others and every return 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 from collectors.hostlist import HostlistError, expand
 from collectors.slurm_nodes import local_ns
 from daemon.store.database import Database
+from models.reasons import Kind, classify
 
 # sacct's arguments for ``parse_sacct``; a start time is to be added.
 SACCT = (
@@ -28,55 +28,6 @@ _SLURMS_OWN = re.compile(
 )
 
 
-class Kind(StrEnum):
-    """What a node was taken out for, as far as the words tell."""
-
-    HARDWARE = "hardware"
-    SOFTWARE = "software"
-    MAINTENANCE = "maintenance"
-    UNKNOWN = "unknown"
-
-
-_HARDWARE = re.compile(
-    r"\b(xid|sxid|ecc|gpus?|nvlink|dimms?|memory error|mce|psu|power supply|fans?|disk|ssd|nvme"
-    r"|infiniband|ib|hca|cable|transceiver|link down|pcie|bus|overheat\w*|temperature|bmc|rma"
-    r"|motherboard|mainboard|cpu fault|hardware|hw|fell off|remap\w*|check_hw\w*|replac\w+)\b",
-    re.IGNORECASE,
-)
-_SOFTWARE = re.compile(
-    r"\b(driver|kernel|mount\w*|nfs|lustre|gpfs|beegfs|file ?system|oom|kill task failed|prolog"
-    r"|epilog|hung|stuck|daemon|slurmd|software|config\w*|ldap|sssd|munge|check_fs\w*|check_ps\w*)\b",
-    re.IGNORECASE,
-)
-_MAINTENANCE = re.compile(
-    r"\b(maint\w*|upgrad\w*|updat\w*|patch\w*|reboot\w*|firmware|bios|reinstall\w*|re-?image\w*"
-    r"|downtime|reserved|test(ing)?|burn-?in|benchmark\w*|install\w*|move|decommission\w*)\b",
-    re.IGNORECASE,
-)
-
-
-def classify(reason: str) -> Kind:
-    """The kind of an outage by its reason. Words for two kinds tell nothing certain.
-
-    Planned work on a part ("firmware update of the HCA") is maintenance: no part had failed.
-
-    >>> classify("ann: GPU 3 fell off the bus"), classify("BIOS update"), classify("ask bob")
-    (<Kind.HARDWARE: 'hardware'>, <Kind.MAINTENANCE: 'maintenance'>, <Kind.UNKNOWN: 'unknown'>)
-    """
-    if reason.startswith("tocsin:"):
-        return Kind.UNKNOWN  # our own word is no label: a person's verdict is
-    maintenance = bool(_MAINTENANCE.search(reason))
-    hardware = bool(_HARDWARE.search(reason))
-    software = bool(_SOFTWARE.search(reason))
-    if maintenance:
-        return Kind.MAINTENANCE
-    if hardware and not software:
-        return Kind.HARDWARE
-    if software and not hardware:
-        return Kind.SOFTWARE
-    return Kind.UNKNOWN
-
-
 @dataclass(frozen=True, slots=True)
 class Outage:
     """A node out of service. ``end_ns`` is 0 while it lasts; ``by`` a user, or ``Slurm``."""
@@ -89,15 +40,17 @@ class Outage:
     by: str
 
 
-def of_ledger(database: Database, since_ns: int = 0) -> list[Outage]:
+def of_ledger(database: Database, since_ns: int = 0, node: str = "") -> list[Outage]:
     """Drains by others that the ledger saw, ended and standing ones, oldest first.
 
-    Our own are left out: their cases have verdicts.
+    Our own are left out: their cases have verdicts. ``node``: of this one alone.
     """
     rows = database.query(
-        "SELECT node, since_ns, time_ns, reason, user FROM returns WHERE time_ns >= ? "
-        "UNION ALL SELECT node, since_ns, 0, reason, user FROM others ORDER BY 2",
-        (since_ns,),
+        "SELECT node, since_ns, time_ns, reason, user FROM returns WHERE time_ns >= :since "
+        "AND (:node = '' OR node = :node) "
+        "UNION ALL SELECT node, since_ns, 0, reason, user FROM others "
+        "WHERE :node = '' OR node = :node ORDER BY 2",
+        {"since": since_ns, "node": node},
     )
     return [
         Outage(
@@ -136,3 +89,19 @@ def counts(outages: Iterable[Outage]) -> Mapping[str, dict[Kind, int]]:
         kinds = told.setdefault(one.node, dict.fromkeys(Kind, 0))
         kinds[one.kind] += 1
     return told
+
+
+def in_words(outages: Sequence[Outage]) -> str:
+    """One node's outages by others in a sentence; empty where there were none.
+
+    >>> in_words([Outage("n1", 1, 2, Kind.HARDWARE, "bad DIMM", "ann")])
+    "Others took it out of service 1 time (1 hardware), last for 'bad DIMM' by ann."
+    """
+    if not outages:
+        return ""
+    kinds = next(iter(counts(outages).values()))
+    told = ", ".join(f"{number} {kind.value}" for kind, number in kinds.items() if number)
+    last = max(outages, key=lambda one: one.start_ns)
+    by = f" by {last.by}" if last.by else ""
+    times = f"{len(outages)} time{'s' * (len(outages) != 1)}"
+    return f"Others took it out of service {times} ({told}), last for {last.reason!r}{by}."

@@ -133,3 +133,22 @@ def test_fan_that_the_bmc_calls_failed_is_a_failure_at_once(
     late = slurm("drain", 3 * HOUR_NS, reason="hardware")
     labels = found(fan, late)
     assert [one.onset_ns for one in labels.failures if one.cause == "fan"] == [HOUR_NS] * failures
+
+
+@pytest.mark.parametrize("reason", ["lustre not mounted", "NHC: check_fs_mount: /scratch"])
+def test_an_outage_for_software_is_no_failure_of_a_part_and_no_example(reason: str) -> None:
+    labels = found(slurm("drain", HOUR_NS, reason=reason))
+    assert labels.failures == ()
+    assert [one.why for one in labels.away] == ["software"]
+
+
+def test_what_accounting_and_people_say_of_a_dead_node_are_failures() -> None:
+    labels = found(
+        slurm("node_fail", HOUR_NS),
+        slurm("down", 2 * DAY_NS, "n2", "ann: bad DIMM P1-C2", "DOWN"),
+        slurm("down", 3 * DAY_NS, "n3", "ann: I look at it", "DOWN"),
+    )
+    assert [(one.entity.node, one.cause) for one in labels.failures] == [
+        ("n1", "node down"),
+        ("n2", "drained by a person"),
+    ]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from daemon.slurm.history import Kind, classify, counts, of_ledger, parse_sacct
+from daemon.slurm.history import counts, in_words, of_ledger, parse_sacct
+from models.reasons import Kind, classify
 from tests.daemon.worlds import House, lost, simulated
 
 
@@ -47,6 +48,11 @@ def test_drains_of_others_are_outages_and_our_own_are_not() -> None:
     assert (found["n2"].start_ns, found["n2"].end_ns) == (begun_ns, made.now_ns())
     assert (found["n3"].by, found["n3"].end_ns) == ("Slurm", 0)
     assert counts(found.values())["n2"][Kind.HARDWARE] == 1
+    (one,) = of_ledger(made.database, node="n2")
+    assert in_words([one]) == (
+        "Others took it out of service 1 time (1 hardware), last for 'bad DIMM' by ann."
+    )
+    assert in_words(of_ledger(made.database, node="n1")) == ""
 
 
 def test_only_a_failure_of_one_node_says_which() -> None:
