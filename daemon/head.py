@@ -280,8 +280,6 @@ class Head:
         await self.by_hand(self.beside.step, self.situation(), now_ns)
         if news := self.beside.take_news():
             await self.intake.keep(news)
-        if news := self.beside.take_news():
-            await self.intake.keep(news)
         await self.by_hand(self.look_at_ledger)
 
     async def returned(self, nodes: Iterable[Returned]) -> None:

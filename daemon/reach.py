@@ -15,7 +15,6 @@ from daemon.slurm.adapter import SlurmAdapter
 from daemon.slurm.choose import choose
 from daemon.slurm.fenced import Fence, FencedAdapter, FencedJobTools, FencedProving
 from daemon.slurm.idling import IdleSlurm
-from daemon.slurm.idling import IdleSlurm
 from daemon.slurm.jobs import JobTools
 from daemon.slurm.mining import Accounting
 from daemon.slurm.proving import ProofTools, Proving
