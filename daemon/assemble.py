@@ -11,6 +11,7 @@ from daemon.config import Config
 from daemon.gateway import Gateway, TokenSource, routes
 from daemon.head import Head
 from daemon.headview import HeadEyes
+from daemon.learning.routes import model_readers, model_verbs
 from daemon.listen import Address, ListenError, Listeners
 from daemon.page.app import PageOptions, operator_app, page_app
 from daemon.scrape import scrape_routes
@@ -38,9 +39,11 @@ async def open_ears(
             raise ListenError(f"page not opened: {problem}")
         shown = page_app(eyes, options)
         shown.add_routes(scrape)
+        shown.add_routes(model_readers(head))
         page = await listeners.open_tcp(shown, Address.parse(config.page.listen))
     operators = operator_app(eyes, config.head.operators_group)
     operators.add_routes(scrape)
+    operators.add_routes(model_readers(head) + model_verbs(head))
     await listeners.open_unix(operators, config.head.socket, config.head.operators_group)
     return gate, page
 

@@ -21,6 +21,7 @@ from daemon.alerts import AlertOptions
 from daemon.decisions import Mode
 from daemon.gateway import GatewayOptions
 from daemon.groups import configured
+from daemon.learning.options import LearningOptions, RiskOptions
 from daemon.limits import Limits
 from daemon.listen import Address
 from daemon.page.guard import is_loopback
@@ -132,6 +133,8 @@ class Config(Section):
     influxdb: InfluxOptions = InfluxOptions()
     alerts: AlertOptions = AlertOptions()
     page: PageSection = PageSection()
+    risk: RiskOptions = RiskOptions()
+    learning: LearningOptions = LearningOptions()
     # Racks, power feeds and the like: [groups.rack] r07 = "gpu[097-112]".
     groups: dict[str, dict[str, str]] = Field(default_factory=dict)
     agent: AgentSection = Field(default_factory=lambda: AgentSection())

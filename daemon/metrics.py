@@ -33,4 +33,13 @@ DECISION_METRICS: tuple[Metric, ...] = (
     Metric("decision", "probability", "gauge", "of the risk behind it; 1 for a fact", 0, 1),
 )
 
-METRICS: tuple[Metric, ...] = (*SOURCE_METRICS, *RISK_METRICS, *DECISION_METRICS)
+LEARNING_METRICS: tuple[Metric, ...] = (
+    Metric("learning", "value", "gauge", "a figure of a model's day: scoreboard or drift"),
+)
+
+METRICS: tuple[Metric, ...] = (
+    *SOURCE_METRICS,
+    *RISK_METRICS,
+    *DECISION_METRICS,
+    *LEARNING_METRICS,
+)

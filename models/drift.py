@@ -174,3 +174,21 @@ def _checked(edges: Any, shares: Any) -> Histogram:
     if not whole or one.edges.ndim != 1 or one.shares.shape != (len(one.edges) + 2,):
         raise ValueError("edges and shares do not belong together")
     return one
+
+
+SURELY = 1e-3  # so seldom does chance alone give what is told as a drift of counts
+TIMES = 2.0  # and it must be off by this factor, for a large fleet makes trifles sure
+
+
+def unlike(observed: int, expected: float) -> int:
+    """1 when ``observed`` is far more than ``expected``, -1 far less, 0 otherwise.
+
+    Both ends of a Poisson count at SURELY, and off by a factor of TIMES at least.
+    """
+    from scipy.special import pdtr, pdtrc  # heavy; only sites with a learned model need it
+
+    if observed > TIMES * expected and pdtrc(max(observed - 1, 0), expected) < SURELY:
+        return 1
+    if TIMES * observed < expected and pdtr(observed, expected) < SURELY:
+        return -1
+    return 0

@@ -43,6 +43,7 @@ class SiteOptions:
     step_ns: int = 2 * STEP_NS
     negatives_share: float = 0.02
     seed: int = 0
+    failures_min: int = 0
     rules: Rules = field(default_factory=Rules)
     costs: Costs = field(default_factory=Costs)
 
@@ -91,6 +92,9 @@ def learn(
     cut_ns = first_ns + int(TRAIN_SHARE * (last_ns - first_ns))
     failures = len(labels.failures)
     early = sum(one.onset_ns <= cut_ns for one in labels.failures)
+    if failures < asked.failures_min:
+        why = f"{failures} failures in {days:.0f} days; {asked.failures_min} are needed"
+        return Learnt("waiting", why, failures)
     least = LEAST_FAILURES + LEAST_LATER_FAILURES
     if early < least:
         why = f"{early} failures in the first {TRAIN_SHARE:.0%} of the time; {least} are needed"

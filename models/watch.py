@@ -48,11 +48,9 @@ class Watch:
         self.rules = rules
         self.silence = silence
         self.features = features
-        self.models = tuple(models)
+        self.use(models)
         self.facility = facility or Facility()
         self.heat = Heat()
-        # Only what somebody looks at is reckoned.
-        self.kinds = tuple(sorted({"gpu", *(kind for one in self.models for kind in one.kinds)}))
         # Risks move slowly and cost most of a judgement: none is older than this.
         self.score_ns = int(score_seconds * 1e9)
         self._scored: tuple[int, tuple[Risk, ...], tuple[Fact, ...]] | None = None
@@ -61,6 +59,13 @@ class Watch:
     def measurements(self) -> frozenset[str]:
         """What any part of it listens to: a restart reads just these again."""
         return RULE_MEASUREMENTS | LINK_MEASUREMENTS | self.features.measurements | {"slurm_event"}
+
+    def use(self, models: Sequence[RiskModel]) -> None:
+        """These models score from the next judgement on."""
+        self.models = tuple(models)
+        # Only what somebody looks at is reckoned.
+        self.kinds = tuple(sorted({"gpu", *(kind for one in self.models for kind in one.kinds)}))
+        self.forget_scores()
 
     def ingest(self, samples: Sequence[Sample], arrival_ns: int) -> None:
         """Takes in what one write brought. ``arrival_ns`` is the head's own time."""

@@ -111,8 +111,18 @@ def _head_findings(config: Config, folder: Path) -> list[Finding]:
         found,
         *_adapter_findings(config),
         *_lease_findings(config),
+        _model_finding(config),
         *(_read_once(one, HEAD_NODE) for one in polled),
     ]
+
+
+def _model_finding(config: Config) -> Finding:
+    """Which learned model scores beside the rival, or why it is refused."""
+    from daemon.learning.choice import choose
+    from daemon.learning.shelf import Shelf
+
+    found = choose(config.risk, Shelf(config.head.state_dir / "models"))
+    return Finding("learned model", not found.refused, found.words)
 
 
 def _adapter_findings(config: Config) -> list[Finding]:

@@ -58,6 +58,8 @@ def lines(fleet: dict[str, Any]) -> list[str]:
     ]
     if fleet.get("role_text"):
         out.append(f"ROLE     {fleet['role']}, writes nothing: {fleet['role_text']}")
+    if fleet.get("learning"):
+        out.append(f"learning {fleet['learning']}")
     if fleet["breaker_open"]:
         out.append(f"BREAKER  open, no drains: {fleet['breaker_text']}")
     out.extend(

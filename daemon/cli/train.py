@@ -40,6 +40,7 @@ def options(parser: argparse.ArgumentParser, verb: str) -> None:
     site.add_argument("--champion", type=Path, metavar="MODEL", help="what it must be better than")
     site.add_argument("--days", type=float, default=90.0, help="how much history")
     site.add_argument("--nodes-max", type=int, default=1000)
+    site.add_argument("--failures-min", type=int, default=0, help="fewer: it is not tried")
     site.add_argument("--budget", type=float, default=2.0,
                       help="false drains per 1000 node-days")  # fmt: skip
     site.add_argument("--nice", type=int, default=0)
@@ -93,6 +94,7 @@ def _on_site(arguments: argparse.Namespace) -> int:
     asked = SiteOptions(
         horizon_seconds=arguments.horizon,
         seed=arguments.seed,
+        failures_min=arguments.failures_min,
         rules=Rules(budget=arguments.budget),
     )
     try:

@@ -93,7 +93,13 @@ def demo_config(options: DemoOptions, folder: Path) -> Config:
             "gateway": {"lines_per_second_limit": 1e9, "burst_lines_limit": 10_000_000},
             # A small fleet rounds shares to nothing, and a demo shows the question to a person
             # at a risk that a real site would only watch.
-            "policy": {"drained_share_max": 0.08, "risk_mode": "approve", "risk_threshold": 0.02},
+            "policy": {
+                "drained_share_max": 0.08,
+                "risk_mode": "approve",
+                "risk_threshold": 0.02,
+                "holdout": {"share": 0.0},
+            },
+            "learning": {"enabled": False},
             "page": {"listen": f"127.0.0.1:{options.port}"},
         }
     )

@@ -93,7 +93,7 @@ class FleetView:
     agents_heard: int
     values_per_second: float
     store: str  # a few words: embedded 120 MiB, influxdb behind by 3 s ...
-    model: str
+    model: str  # which models score, and how far the learned one may go
     horizon_seconds: float
     slurm: SlurmView
     sources: tuple[SourceView, ...] = ()
@@ -101,6 +101,7 @@ class FleetView:
     demo: bool = False
     role: str = ACTS
     role_text: str = ""  # why it stands by
+    learning: str = ""  # what the learned model would have drained of late
 
 
 @dataclass(frozen=True, slots=True)
