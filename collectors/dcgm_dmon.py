@@ -45,6 +45,7 @@ def read_dmon(text: Text, node: str, now_ns: int) -> tuple[Findings, dict[int, B
     table = _Table(node, now_ns, findings)
     for line, whole in lines(text, findings):
         table.line(line, whole)
+    table.end()
     return findings, table.boards
 
 
@@ -53,6 +54,9 @@ class _Table:
 
     def __init__(self, node: str, now_ns: int, findings: Findings) -> None:
         self.boards: dict[int, Board] = {}
+        self._links: dict[int, BoardValues] = {}
+        self._told: set[tuple[int, str]] = set()  # (GPU, field) that its own rows told
+        self._uuids: dict[int, str] = {}
         self._node = node
         self._now_ns = now_ns
         self._findings = findings
@@ -74,17 +78,16 @@ class _Table:
         if not whole or not printable(line):
             self._findings.problem("cut off or damaged, and left out", line)
             return
-        if entity["group"] != "GPU" or entity["link"]:
+        if entity["group"] != "GPU":
             self._findings.problem(
-                f"rows of {entity['group']}{' links' if entity['link'] else ''} are left out: "
-                "whole boards are scored",
-                line,
-                once=True,
+                f"rows of {entity['group']} are left out: whole boards are scored", line, once=True
             )
             return
         cells = self._cells(line, entity.end())
         if cells is None:
             self._findings.problem("its values do not fit under the header: left out", line)
+        elif entity["link"]:
+            self._link_row(int(entity["number"]), entity["link"].split()[-1], cells)
         else:
             self._row(int(entity["number"]), cells)
 
@@ -99,6 +102,28 @@ class _Table:
             return [line[start:end].strip() for start, end in zip(starts, ends, strict=True)]
         words = line[after:].split()
         return words if len(words) == len(self._columns) else None
+
+    def _link_row(self, index: int, link: str, cells: list[str]) -> None:
+        """Counters of one NVLink of a GPU: summed over its links at the end of the table."""
+        board = self._links.setdefault(index, BoardValues())
+        for (column, _), cell in zip(self._columns, cells, strict=True):
+            field = BY_SHORT.get(column)
+            if field is not None and field.ours.startswith("nvlink_") and _NUMBER.fullmatch(cell):
+                board.put_link(field.ours, field.short, link, float(cell))
+
+    def end(self) -> None:
+        """Tells the sums over links, of GPUs whose own rows told none."""
+        for index, board in sorted(self._links.items()):
+            sums = {
+                name: value
+                for name, value in board.values().items()
+                if (index, name) not in self._told
+            }
+            fields = accepted(sums, self._findings, f"gpu{index}")
+            self._findings.add(
+                sample("gpu", self._now_ns, fields, node=self._node, gpu=str(index),
+                       uuid=self._uuids.get(index, ""))
+            )  # fmt: skip
 
     def _row(self, index: int, cells: list[str]) -> None:
         board = BoardValues()
@@ -115,6 +140,8 @@ class _Table:
         if uuid or name:
             self.boards[index] = Board(index, uuid=uuid, model=name)
         fields = accepted(board.values(), self._findings, where)
+        self._told.update((index, name) for name in fields if name.startswith("nvlink_"))
+        self._uuids[index] = uuid
         if not fields:
             self._findings.problem(f"{where}: DCGM has no value of it at all", once=True)
         self._findings.add(

@@ -7,6 +7,7 @@ instances. Every board gives one sample, instances none.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -71,7 +72,7 @@ def scraped(text: Text, findings: Findings) -> list[Scraped]:
         uuid = lower.get("uuid") or lower.get("gpu_uuid") or ""
         host = clip(lower.get("hostname", ""), 200)
         key = (host, uuid or lower.get("gpu", ""))
-        if not key[1] or "nvlink" in lower or "nvswitch" in lower or "cpu" in lower:
+        if not key[1] or "nvswitch" in lower or "cpu" in lower:
             continue
         one = boards.get(key)
         if one is None:
@@ -105,13 +106,35 @@ def _board(labels: Labels, uuid: str) -> Board | None:
     )
 
 
+LINK_COUNTERS = {
+    "CRC_FLIT": "nvlink_crc_errors_total",
+    "CRC_DATA": "nvlink_crc_errors_total",
+    "REPLAY": "nvlink_replays_total",
+    "RECOVERY": "nvlink_recoveries_total",
+}
+_SUMMED = frozenset(LINK_COUNTERS.values())
+# One counter of one link under the GPU's own labels: DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_L3.
+_LINK = re.compile(
+    rf"(?:DCGM_FI_DEV_NVLINK|dcgm_nvlink)_(?P<what>{'|'.join(LINK_COUNTERS)})_ERROR_COUNT"
+    r"_L(?P<link>\d{1,2})",
+    re.I,
+)
+
+
 def _take(one: Scraped, name: str, value: float, labels: Mapping[str, str]) -> None:
     instance = bool(labels.get("gpu_i_id"))
     one.instances = one.instances or instance
     if not one.driver:
         one.driver = clip(labels.get("dcgm_fi_driver_version", ""), 60)
+    link = _LINK.fullmatch(name)
     known = BY_SYMBOL.get(name)
-    if known is not None:
+    if link is not None:
+        what = link["what"].upper()
+        one.values.put_link(LINK_COUNTERS[what], what, link["link"], value)
+    elif "nvlink" in labels:
+        if known is not None and known.ours in _SUMMED:
+            one.values.put_link(known.ours, known.short, labels["nvlink"], value)
+    elif known is not None:
         if known.board or not instance:
             one.values.put(known, value)
     elif name == XID_COUNT:

@@ -21,6 +21,9 @@ _BLANK_64 = 9.2e18
 _BLANK_FLOAT = 140_737_488_355_328.0
 # A count of millijoules passes the 32-bit blank in an hour.
 _WIDE = frozenset({156})
+# A link's own counters are blank from 2^31 - 16 on.
+_LINK_MOST = 2**31 - 16
+_LINKS_MOST = 1024
 
 
 def is_blank(field: DcgmField, value: float) -> bool:
@@ -43,6 +46,7 @@ class BoardValues:
     def __init__(self) -> None:
         self.xid: float | None = None
         self._values: dict[str, tuple[int, float]] = {}
+        self._links: dict[tuple[str, str, str], float] = {}
         self._free: float | None = None
         self._reserved: float | None = None
 
@@ -65,9 +69,20 @@ class BoardValues:
             if known is None or field.rank < known[0]:
                 self._values[field.ours] = (field.rank, value * field.scale)
 
+    def put_link(self, name: str, what: str, link: str, value: float) -> None:
+        """Takes a counter of one NVLink: it counts where the board itself tells no sum of it.
+
+        ``what`` is DCGM's own name of it: CRC errors of flits and of data add up to ours.
+        """
+        if 0 <= value < _LINK_MOST and len(self._links) < _LINKS_MOST:
+            self._links[name, what, link] = value
+
     def values(self) -> dict[str, float]:
         """Our fields in our units."""
-        found = {name: value for name, (_, value) in self._values.items()}
+        found: dict[str, float] = {}
+        for (name, _, _), value in self._links.items():
+            found[name] = found.get(name, 0.0) + value
+        found.update((name, value) for name, (_, value) in self._values.items())
         used = found.get("memory_used_bytes")
         known = (used, self._free, self._reserved)
         if "memory_total_bytes" not in found and None not in known:

@@ -55,6 +55,7 @@ class Inventory:
         self._period_ns = int(period_seconds * 1e9)
         self._boards: dict[int, Board] = {}
         self._versions: dict[str, str] = {}
+        self._excluded = 0
         self._told_ns: int | None = None
 
     def known(self, board: Board) -> Board:
@@ -73,9 +74,11 @@ class Inventory:
         versions = {key: str(system[key]) for key in ("driver", "nvml") if system.get(key)}
         gone = self._gone(boards) if complete else []
         present = dict(boards) if complete else {**self._boards, **boards}
-        changed = present != self._boards or versions != self._versions
+        excluded = int(system.get("excluded", 0))
+        changed = (present, versions, excluded) != (self._boards, self._versions, self._excluded)
         due = self._told_ns is None or not 0 <= now_ns - self._told_ns < self._period_ns
         self._boards, self._versions = present, versions
+        before, self._excluded = self._excluded, excluded
         told: list[Sample] = [
             event(
                 self._node,
@@ -91,6 +94,11 @@ class Inventory:
         if not (changed or due):
             return told
         self._told_ns = now_ns
+        if excluded or before:
+            words = f"gpus={excluded} left out by the driver's own setting (NVreg_ExcludedGpus)"
+            told.append(
+                event(self._node, "inventory", "excluded", now_ns, text=words, severity=INFO)
+            )
         count = int(system.get("count", len(present)))
         listed = [board for _, board in sorted(present.items())]
         return [*told, *board_events(self._node, listed, versions, count, now_ns)]

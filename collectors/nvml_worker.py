@@ -79,7 +79,8 @@ class Reader:
         last = {int(index) for index in arguments.get("last", ())}
         order = [index for index in range(count) if index not in skip]
         order.sort(key=lambda index: index in last)
-        emit({"system": {**_versions(), "count": count, "order": order}})
+        system = {**_versions(), "count": count, "excluded": _excluded(), "order": order}
+        emit({"system": system})
         failed = 0
         for index in order:
             answer = self._gpu(index, full)
@@ -269,6 +270,13 @@ def _inode(folder: str) -> int:
         return Path(folder).stat().st_ino if folder else 0
     except OSError:
         return 0
+
+
+def _excluded() -> int:
+    """How many GPUs the driver leaves out by its own setting (NVreg_ExcludedGpus)."""
+    with contextlib.suppress(nvml.NVMLError, AttributeError):
+        return int(nvml.nvmlGetExcludedDeviceCount())
+    return 0
 
 
 def _versions() -> dict[str, str]:

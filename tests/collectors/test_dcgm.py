@@ -117,14 +117,16 @@ def test_a_missing_value_is_missing_and_shifts_nothing() -> None:
     assert found["0"] == {"temperature_celsius": 41.0, "pcie_link_width": 16.0}
 
 
-def test_instances_and_links_are_left_out_and_told_once() -> None:
+def test_instances_are_left_out_and_told_once() -> None:
     text = (
         "#Entity        TMPTR     \nID             C         \nGPU 0          41        \n"
         "GPU_I 0        41        \nGPU_I 1        41        \nGPU 0 LINK 3   9         \n"
     )
     found, problems = dmon(text)
     assert list(found) == ["0"]
-    assert len(problems) == 2
+    assert [one.problem for one in problems] == [
+        "rows of GPU_I are left out: whole boards are scored"
+    ]
 
 
 def test_the_last_xid_is_an_event() -> None:
@@ -139,6 +141,36 @@ def test_a_row_without_a_header_is_left_out() -> None:
     found, problems = dmon("GPU 0     41        402.770   \n")
     assert found == {}
     assert len(problems) == 1
+
+
+def test_rows_of_single_nvlinks_are_summed_where_the_gpu_tells_no_sum() -> None:
+    text = (
+        "#Entity          NLREP      NLREC\n"
+        "ID\n"
+        "GPU 0            N/A        5\n"
+        "GPU 0 LINK 0     3          1\n"
+        "GPU 0 LINK 1     4          1\n"
+        "GPU 1 LINK 0     2147483632 0\n"
+        "GPU 1 LINK 1     6          0\n"
+        "#Entity          NLREP      NLREC\n"
+        "ID\n"
+        "GPU 0            N/A        5\n"
+        "GPU 0 LINK 0     3          1\n"
+        "GPU 0 LINK 1     5          1\n"
+    )
+    samples, _ = parse_dmon(text, NODE, NOW_NS)
+    newest = {
+        (one.tag("gpu"), name): value
+        for one in samples
+        if one.measurement == "gpu"
+        for name, value in one.fields.items()
+    }
+    assert newest == {
+        ("0", "nvlink_recoveries_total"): 5.0,  # the GPU's own word
+        ("0", "nvlink_replays_total"): 8.0,  # the newest row of each link
+        ("1", "nvlink_replays_total"): 6.0,  # a blank is no count
+        ("1", "nvlink_recoveries_total"): 0.0,
+    }
 
 
 # ---- health ----------------------------------------------------------------------------------

@@ -368,6 +368,26 @@ def test_an_old_xid_is_never_news_and_a_new_one_is_news_once_even_over_a_restart
     made.close()
 
 
+def test_counters_of_single_nvlinks_are_summed_where_the_board_tells_no_sum() -> None:
+    text = "".join(
+        metric(f"DCGM_FI_DEV_NVLINK_{what}_ERROR_COUNT_L{link}", count)
+        for what, link, count in (
+            ("CRC_FLIT", 0, 2), ("CRC_FLIT", 1, 3), ("CRC_DATA", 1, 4), ("REPLAY", 5, 7),
+        )
+    )  # fmt: skip
+    text += metric("DCGM_FI_DEV_NVLINK_ERROR_DL_RECOVERY", 1, 'nvlink="0"')
+    text += metric("DCGM_FI_DEV_NVLINK_ERROR_DL_RECOVERY", 2, 'nvlink="1"')
+    (gpu,) = [one for one in parse(text, NODE, NOW_NS)[0] if one.measurement == "gpu"]
+    assert dict(gpu.fields) == {
+        "nvlink_crc_errors_total": 9.0,
+        "nvlink_replays_total": 7.0,
+        "nvlink_recoveries_total": 3.0,
+    }
+    text += metric("DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL", 70)
+    (gpu,) = [one for one in parse(text, NODE, NOW_NS)[0] if one.measurement == "gpu"]
+    assert gpu.number("nvlink_replays_total") == 70.0
+
+
 def test_bad_health_is_told_when_it_begins_and_when_it_ends(
     server: Exporters, context: Context
 ) -> None:

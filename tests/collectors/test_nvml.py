@@ -346,6 +346,18 @@ def test_the_inventory_is_told_again_daily_and_not_in_between(source: Nvml) -> N
     assert len(events(source.collect(NOW_NS + 86_401 * SECOND), "gpu")) == 8
 
 
+def test_gpus_that_the_driver_leaves_out_by_its_setting_are_told(
+    source: Nvml, gpus: FakeGpus
+) -> None:
+    gpus.write("[system]\ncount = 7\nexcluded = 1\n")
+    (told,) = events(source.collect(NOW_NS), "excluded")
+    assert told.text("text").startswith("gpus=1 left out by the driver's own setting")
+    assert events(source.collect(NOW_NS + 10 * SECOND), "excluded") == []
+    gpus.write()
+    (told,) = events(source.collect(NOW_NS + 20 * SECOND), "excluded")
+    assert told.text("text").startswith("gpus=0 ")
+
+
 def test_a_board_that_is_no_longer_listed_is_told_once_as_gone(
     source: Nvml, gpus: FakeGpus
 ) -> None:
