@@ -25,6 +25,9 @@ from collectors.slurm_nodes import Nodes, local_ns, parse_nodes
 OUTPUT_LIMIT_BYTES = 256 * 1024 * 1024
 # Fixed formats whatever the head's environment says. Times are read as local time.
 ENVIRONMENT = {"SLURM_TIME_FORMAT": "standard", "SLURM_BITSTR_LEN": "0"}
+# Hidden partitions too, and this cluster alone: where FederationParameters=fed_display is set the
+# commands show all clusters of a federation, whose node names may be the same as ours.
+_OURS = ("--all", "--local")
 # The comment is the last: it is free text and may hold the separator.
 JOB_FORMAT = "%A|%i|%T|%u|%e|%M|%b|%P|%N|%k"
 # The states in which a job holds nodes (squeue(1), "JOB STATE CODES").
@@ -181,7 +184,7 @@ class SlurmReader:
         self.tools.check()
         result = self._run(
             "squeue",
-            ("--noheader", "--all", f"--states={JOB_STATES}", f"--format={JOB_FORMAT}"),
+            ("--noheader", *_OURS, f"--states={JOB_STATES}", f"--format={JOB_FORMAT}"),
             deadline_seconds,
         )
         if not result.ok:
@@ -192,13 +195,11 @@ class SlurmReader:
         names = [compress(wanted)] if wanted is not None else []
         what = "node" if wanted is not None else "nodes"
         if form == "scontrol":
-            return self._run(
-                "scontrol", ("--all", "show", what, *names, "--json"), deadline_seconds
-            )
+            return self._run("scontrol", (*_OURS, "show", what, *names, "--json"), deadline_seconds)
         if form == "sinfo" and wanted is None:
-            return self._run("sinfo", ("--all", "--json"), deadline_seconds)
+            return self._run("sinfo", (*_OURS, "--json"), deadline_seconds)
         return self._run(
-            "scontrol", ("--all", "--detail", "--oneliner", "show", what, *names), deadline_seconds
+            "scontrol", (*_OURS, "--detail", "--oneliner", "show", what, *names), deadline_seconds
         )
 
     def _run(self, name: str, arguments: tuple[str, ...], deadline_seconds: float) -> Result:

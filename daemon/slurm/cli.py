@@ -164,7 +164,7 @@ class CliAdapter:
 
     def _talk(self) -> Talks:
         """A session over one pipe; where scontrol does not take to that, a process a command."""
-        argv = self._tools.command("scontrol", "--oneliner", "--detail", "--all")
+        argv = self._tools.command("scontrol", "--oneliner", "--detail", "--all", "--local")
         environment = self._tools.environment()
         if self._interactive:
             session = Session(argv, environment, self._monotonic)
