@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import aiohttp
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from collectors import bmc
 from collectors.bmc import Readings
@@ -30,10 +30,11 @@ from collectors.bmc_targets import (
 )
 from collectors.events import spaced
 from collectors.redfish_entries import LogCursor, every, read_new
-from collectors.redfish_events import EventStream, Heard
+from collectors.redfish_events import EventStream, Heard, told
 from collectors.redfish_http import Client, HttpError
 from collectors.redfish_parse import Walk
 from collectors.redfish_plan import Plan, discover, learn, members
+from collectors.redfish_push import Listener, Push, Subscription
 from collectors.sample import Batch, Context, Problem, SourceUnavailable
 
 NAME = "redfish"
@@ -50,6 +51,7 @@ class Options(BmcOptions):
     ``ca_file`` pins the authority (or the self-signed certificate itself) that BMCs must show;
     ``insecure`` gives certificates up altogether and has to be asked for. ``events`` listens at
     the event stream of BMCs that offer one: a connection more per BMC, and entries within seconds.
+    ``push`` has BMCs send their events to the head: it writes a subscription into each of them.
     """
 
     scheme: str = Field(default="https", pattern=r"^https?$")
@@ -60,8 +62,19 @@ class Options(BmcOptions):
     timeout_seconds: float = Field(default=10.0, gt=0, le=300)
     logs: bool = True
     events: bool = False
+    push: Push = Push()
     detail_rounds: int = Field(default=5, ge=1, le=1_000)
     plan_seconds: float = Field(default=14_400.0, gt=0, le=604_800)
+
+    @model_validator(mode="after")
+    def _push_is_safe(self) -> Options:
+        push = self.push
+        if push.on and not push.plain and not push.certificate_file:
+            raise ValueError("push.listen needs push.certificate_file (or push.plain = true)")
+        anywhere = push.listen.startswith(("0.0.0.0:", "[::]:"))
+        if push.on and not push.url and anywhere:
+            raise ValueError("push.listen names no address that a BMC can reach: set push.url")
+        return self
 
 
 class _Shared:
@@ -75,6 +88,7 @@ class _Shared:
         )
         self._http: aiohttp.ClientSession | None = None
         self._streams: aiohttp.ClientSession | None = None
+        self.listener = Listener(options.push) if options.push.on else None
 
     def streams(self) -> aiohttp.ClientSession:
         """The connections of the event streams, one a BMC."""
@@ -100,6 +114,8 @@ class _Shared:
         return self._http
 
     async def close(self) -> None:
+        if self.listener is not None:
+            await self.listener.close()
         for session in (self._http, self._streams):
             if session is not None:
                 await session.close()
@@ -143,6 +159,10 @@ class _Visitor:
         self._tell = tell
         self._heard = Heard()
         self._stream: EventStream | None = None
+        self._pushed: Subscription | None = None
+        if shared.listener is not None:
+            owner = f"tocsin@{context.node} {target.node}"
+            self._pushed = Subscription(shared.listener, owner, self._came)
         logs = held if isinstance(held, dict) else {}
         self._cursors = {str(uri): LogCursor.load(data) for uri, data in logs.items()}
 
@@ -170,6 +190,8 @@ class _Visitor:
             walk.known = plan.known
             if self._options.events:
                 self._listen(client, plan.events)
+            if self._pushed is not None and plan.subscriptions:
+                await self._subscribe(self._pushed, client, plan.subscriptions, poll)
             await self._read(client, plan, walk, poll, found, now_ns)
         except NoSecret as error:
             poll.fault, poll.kind = str(error), "login"
@@ -194,6 +216,18 @@ class _Visitor:
                 self._context.now_ns,
             )
         self._stream.start(client, uri)
+
+    def _came(self, raw: bytes) -> None:
+        """A message that the BMC sent of its own."""
+        poll = told(raw, self.target.node, self._heard, self._context.now_ns())
+        if poll is not None:
+            self._tell(poll)
+
+    async def _subscribe(self, pushed: Subscription, client: Client, uri: str, poll: Poll) -> None:
+        before = pushed.fault
+        await pushed.keep(client, uri)
+        if pushed.fault and pushed.fault != before:
+            poll.problems.append(Problem(f"{self.target.node}: {pushed.fault}"))
 
     async def _logged_in(self) -> Client:
         secrets = secrets_of(self._options.group(self.target.group))
@@ -276,7 +310,7 @@ class _Visitor:
                 self._options.log_entries_per_round,
                 self._options.log_backlog,
                 found,
-                self._heard.from_log if self._options.events else every,
+                self._heard.from_log if self._options.events or self._pushed else every,
             )
         except HttpError as error:
             if error.kind not in ("missing", "refused") and "JSON" not in str(error):
@@ -292,6 +326,8 @@ class _Visitor:
         if stream is not None:
             await stream.close()
         if client is not None:
+            if self._pushed is not None:
+                await self._pushed.end(client)
             with contextlib.suppress(HttpError):
                 await client.logout()
 
@@ -315,7 +351,7 @@ class Redfish:
     name = NAME
 
     def __init__(self, options: Options, context: Context) -> None:
-        self.period_seconds = tick_seconds(options, often=options.events)
+        self.period_seconds = tick_seconds(options, often=options.events or options.push.on)
         self.deadline_seconds = options.deadline_seconds
         self._options = options
         self._context = context

@@ -157,18 +157,23 @@ class EventStream:
                 raise ValueError("a line without end")
 
     def _event(self, raw: bytes) -> None:
-        found = Readings()
-        samples: list[Sample] = []
-        try:
-            body = json.loads(raw)
-        except (ValueError, RecursionError):
-            found.problem("an event that is no JSON", raw[:100].decode("utf-8", "replace"))
-            body = None
-        if isinstance(body, dict) and isinstance(body.get("Events"), list):
-            now_ns = self._now_ns()
-            for _, item in list(rows(body, "Events"))[:EVENTS_PER_TURN]:
-                if self._heard.from_stream(item):
-                    samples += entries({**item, "EntryType": "Event"}, self._node, now_ns, found)
-        problems = [Problem(f"{self._node}: {one.problem}", one.line) for one in found.problems]
-        if samples or problems:
-            self._tell(Poll(list(spaced(samples)), problems))
+        poll = told(raw, self._node, self._heard, self._now_ns())
+        if poll is not None:
+            self._tell(poll)
+
+
+def told(raw: bytes, node: str, heard: Heard, now_ns: int) -> Poll | None:
+    """What one message of the EventService says that was not told yet; None if nothing."""
+    found = Readings()
+    samples: list[Sample] = []
+    try:
+        body = json.loads(raw)
+    except (ValueError, RecursionError):
+        found.problem("an event that is no JSON", raw[:100].decode("utf-8", "replace"))
+        body = None
+    if isinstance(body, dict) and isinstance(body.get("Events"), list):
+        for _, item in list(rows(body, "Events"))[:EVENTS_PER_TURN]:
+            if heard.from_stream(item):
+                samples += entries({**item, "EntryType": "Event"}, node, now_ns, found)
+    problems = [Problem(f"{node}: {one.problem}", one.line) for one in found.problems]
+    return Poll(list(spaced(samples)), problems) if samples or problems else None

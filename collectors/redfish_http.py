@@ -13,8 +13,10 @@ import contextlib
 import json
 import os
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -115,6 +117,30 @@ class Client:
             self.etags[uri] = headers["ETag"]
         return body
 
+    @property
+    def host(self) -> str:
+        """The BMC's name or address."""
+        return urlsplit(self.base).hostname or ""
+
+    async def create(self, uri: str, body: Mapping[str, object]) -> str:
+        """Makes one member of a collection; its address."""
+        status, headers, answer = await self._send("POST", uri, body)
+        if status not in (200, 201):
+            raise _status_error(status, headers, answer)
+        place = headers.get("Location", "")
+        place = urlsplit(place).path if "://" in place else place
+        if not place and isinstance(answer, dict):
+            place = text(answer.get("@odata.id"))
+        if not place.startswith("/redfish/"):
+            raise HttpError("the BMC does not say what it has made", "refused")
+        return place
+
+    async def delete(self, uri: str) -> None:
+        """Takes one of our own resources away."""
+        status, headers, answer = await self._send("DELETE", uri)
+        if status not in (200, 202, 204, 404):
+            raise _status_error(status, headers, answer)
+
     def credentials(self) -> dict[str, str]:
         """The header that a request is let in with: of the session, or user and password."""
         if self.token:
@@ -130,7 +156,7 @@ class Client:
         self,
         method: str,
         uri: str,
-        body: dict[str, str] | None = None,
+        body: Mapping[str, object] | None = None,
         headers: dict[str, str] | None = None,
     ) -> tuple[int, Any, Any]:
         """Status, headers and body (JSON, or None) of one request."""

@@ -37,6 +37,7 @@ class Plan:
     known: dict[str, Known] = field(default_factory=dict)
     expand: bool = False
     events: str = ""  # address of the event stream
+    subscriptions: str = ""  # address of the collection of subscriptions
 
 
 def link(body: Mapping[str, Any], key: str) -> str:
@@ -97,6 +98,8 @@ async def discover(client: Client) -> Plan:
     if service and service.get("ServiceEnabled") is not False:
         stream = text(service.get("ServerSentEventUri"))
         plan.events = stream if stream.startswith("/redfish/") else ""
+        listed = link(service, "Subscriptions")
+        plan.subscriptions = listed if listed.startswith("/redfish/") else ""
     for key in ("Systems", "Managers"):
         for uri in links(await _try(client, link(root, key)))[:20]:
             await _logs(client, uri, plan)

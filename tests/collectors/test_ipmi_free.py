@@ -125,7 +125,7 @@ def test_a_dead_bmc_and_a_wrong_password_cost_only_themselves(
     batch = source.collect(time.time_ns())
     assert len(values(batch, "ok")) >= 20
     assert time.monotonic() - begin < 30
-    said = {}
+    said: dict[str, str] = {}
     for _ in range(6):
         said |= {node: str(one.get("fault", "")) for node, one in heard(batch).items()}
         if len(said) == 4:
