@@ -39,8 +39,6 @@ from daemon.identity import Identities, seen_in
 from daemon.intake import Intake
 from daemon.learning.desk import Learning
 from daemon.learning.jobs import Jobs
-from daemon.learning.desk import Learning
-from daemon.learning.jobs import Jobs
 from daemon.ledger import Ledger
 from daemon.points import (
     HEAD_NODE,
@@ -131,8 +129,6 @@ class Head:
         self.ledger = Ledger(self.store.database)
         self.learning = Learning(config, self.ledger, self.store.directory)
         self.watch.use(self.learning.models)
-        self.learning = Learning(config, self.ledger, self.store.directory)
-        self.watch.use(self.learning.models)
         self.drains = Drains(adapter, self.ledger, config.policy, config.mode, prover=prover)
         self.beside = Beside(beside, adapter, self.ledger, config.policy, config.mode)
         self.identities = Identities(self.ledger)
@@ -153,7 +149,6 @@ class Head:
             webhook=self.webhook,
         )
         self.schedule = Schedule(speed=speed, rng=rng)
-        self.learning_jobs = Jobs(self)
         self.learning_jobs = Jobs(self)
         self._urgent = asyncio.Event()
         self.intake = Intake(self.group, self.watch, clock, self.wake)
@@ -213,7 +208,6 @@ class Head:
         if self.past is not None:
             every("history", HISTORY_PERIOD_SECONDS, 400.0, self._mine, delay_seconds=60.0)
         every("fleet", FLEET_PERIOD_SECONDS, 30.0, self._write_fleet)
-        self.learning_jobs.begin()
         self.learning_jobs.begin()
         every("identity", IDENTITY_PERIOD_SECONDS, 30.0, self._look_who_is_there)
         for one in self.loops:
@@ -338,7 +332,6 @@ class Head:
             )
             self.active += of_groups(judgement.group_events) + of_head(self._faults.items(), now_ns)
             self.active += self.learning.alerts(now_ns)
-            self.active += self.learning.alerts(now_ns)
             self.active += of_senders(self.gateway.loud() if self.gateway else "", now_ns)
             await self.by_hand(self.alerts.update, self.active, now_ns)
             self.intake.flow.mark(self.clock.monotonic())
@@ -372,7 +365,6 @@ class Head:
             self.situation(), config.policy, self.ledger.view(now_ns), config.mode, now_ns
         )
         final = tuple(self.drains.carry_out(decisions, now_ns))
-        self.learning.record(self.situation(), now_ns)
         self.learning.record(self.situation(), now_ns)
         fresh = [one.node for one in final if one.action is Action.DRAIN and one.guard is None]
         if fresh:
