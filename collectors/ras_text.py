@@ -7,15 +7,18 @@ one event of now with its count. Never raises.
 from __future__ import annotations
 
 import re
-import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from typing import TYPE_CHECKING
 
 from collectors.events import spaced
 from collectors.findings import Findings, Text, lines
 from collectors.kernel_event import KernelEvent
 from collectors.ras_rows import TABLES, Row, time_of
 from collectors.sample import Problem, Sample, clip
+
+if TYPE_CHECKING:
+    import sqlite3
 
 DATABASE_MAGIC = b"SQLite format 3\0"
 ROWS_MOST = 50_000
@@ -150,6 +153,8 @@ def _summary_row(table: str, line: str) -> Row | None:
 
 
 def _of_database(body: bytes, node: str, now_ns: int) -> tuple[list[Sample], list[Problem]]:
+    import sqlite3  # on use: most agents read no rasdaemon
+
     if len(body) > _DATABASE_BYTES:
         return [], [Problem(f"a database of {len(body)} bytes is too large to be read whole")]
     found: list[Sample] = []

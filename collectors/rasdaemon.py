@@ -9,7 +9,6 @@ error that it was about to write. A look that met a change under way is thrown a
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from collections import deque
 from contextlib import closing
@@ -96,6 +95,8 @@ class Rasdaemon:
     # ---- inside ----------------------------------------------------------------------------
 
     def _rows(self, last: dict[str, int]) -> list[tuple[str, int, Sample | None]]:
+        import sqlite3  # on use: most agents read no rasdaemon
+
         fault = ""
         for _ in range(_TRIES):
             before = self._state()
@@ -118,6 +119,8 @@ class Rasdaemon:
         raise SourceUnavailable(f"{self._path} can't be read: {fault}")
 
     def _read(self, last: dict[str, int]) -> list[tuple[str, int, Sample | None]]:
+        import sqlite3
+
         found: list[tuple[str, int, Sample | None]] = []
         uri = self._path.absolute().as_uri() + "?mode=ro&immutable=1"
         with closing(sqlite3.connect(uri, uri=True)) as database:

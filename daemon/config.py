@@ -7,16 +7,14 @@ put together. ``faults_outside`` looks at what a model cannot know: files, users
 from __future__ import annotations
 
 import contextlib
-import os
-import socket as sockets
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import Field, field_validator
 
 from collectors.slurm import Options as SlurmOptions
-from daemon.agent_options import AgentOptions
+from daemon.agent_config import DEFAULT_FILE as DEFAULT_FILE
+from daemon.agent_config import AgentSection, agent_faults, unreadable
 from daemon.alerts import AlertOptions
 from daemon.decisions import Mode
 from daemon.gateway import GatewayOptions
@@ -27,35 +25,11 @@ from daemon.listen import Address
 from daemon.page.guard import is_loopback
 from daemon.settings import ConfigError, Fault, Section, load
 from daemon.slurm.lease import HOLDS_SHARE, LeaseOptions
-from daemon.sources import AgentSources, HeadSources
+from daemon.sources import HeadSources
 from daemon.store.influx_options import InfluxOptions
 from daemon.store.options import StoreOptions
 from daemon.tokens import TokensError, parse_tokens
 from models.silence import SilenceOptions
-
-# Keys that name a file with a secret in it.
-SECRETS = frozenset(
-    {"tokens_file", "token_file", "password_file", "webhook_url_file", "key_file", "logins_file"}
-)
-
-DEFAULT_FILE = Path("/etc/tocsin/tocsin.toml")
-
-
-def short_host_name() -> str:
-    """This machine's name as Slurm usually has it: without the domain."""
-    return sockets.gethostname().split(".")[0]
-
-
-class AgentSection(AgentOptions):
-    """Section ``[agent]``: one compute node's agent. ``node`` is Slurm's NodeName."""
-
-    # Slurm's NodeName of this machine; its host name without the domain if not said.
-    node: str = Field(default_factory=short_host_name, min_length=1, max_length=255)
-    # Where cursors and baselines are kept.
-    state_dir: Path = Path("/var/lib/tocsin-agent")
-    # What stands before /sys, /proc and /dev: another folder only in tests and containers.
-    root: Path = Path("/")
-    sources: AgentSources = AgentSources()
 
 
 class SlurmSection(SlurmOptions):
@@ -170,30 +144,16 @@ def read(file: Path | None, role: str) -> Config:
 def faults_outside(config: Config, role: str) -> Iterator[Fault]:
     """What is wrong around the configuration: files that are missing or cannot be read."""
     if role == "agent":
-        yield from _agent_faults(config)
+        yield from agent_faults(config.agent)
     else:
         yield from _head_faults(config)
 
 
-def _agent_faults(config: Config) -> Iterator[Fault]:
-    uplink = config.agent.uplink
-    for name in ("token_file", "ca_file", "certificate_file", "key_file"):
-        yield from _unreadable(f"agent.uplink.{name}", getattr(uplink, name))
-    if uplink.token_file is None and uplink.certificate_file is None:
-        yield Fault(
-            "agent.uplink.token_file",
-            "is required: the head refuses unknown senders "
-            "(make one on the head: tocsin token NODE)",
-        )
-    if (uplink.certificate_file is None) != (uplink.key_file is None):
-        yield Fault("agent.uplink.key_file", "certificate_file and key_file belong together")
-
-
 def _head_faults(config: Config) -> Iterator[Fault]:
     head = config.head
-    yield from _unreadable("head.tokens_file", head.tokens_file, "make it: tocsin token NODE")
+    yield from unreadable("head.tokens_file", head.tokens_file, "make it: tocsin token NODE")
     for name in ("certificate_file", "key_file", "client_ca_file"):
-        yield from _unreadable(f"head.{name}", getattr(head, name))
+        yield from unreadable(f"head.{name}", getattr(head, name))
     if (head.certificate_file is None) != (head.key_file is None):
         yield Fault("head.key_file", "certificate_file and key_file belong together")
     if head.client_ca_file is not None and head.certificate_file is None:
@@ -209,13 +169,13 @@ def _head_faults(config: Config) -> Iterator[Fault]:
             "have ended before the other head begins",
         )
     for name in ("token_file", "password_file", "ca_file"):
-        yield from _unreadable(f"influxdb.{name}", getattr(config.influxdb, name))
-    yield from _unreadable("alerts.webhook_url_file", config.alerts.webhook_url_file)
+        yield from unreadable(f"influxdb.{name}", getattr(config.influxdb, name))
+    yield from unreadable("alerts.webhook_url_file", config.alerts.webhook_url_file)
     for name in ("password_file", "logins_file"):
-        yield from _unreadable(f"page.{name}", getattr(config.page, name))
+        yield from unreadable(f"page.{name}", getattr(config.page, name))
     yield from _page_faults(config.page)
     conf = config.slurm.conf
-    yield from _unreadable("slurm.conf", conf, "name slurm.conf, or leave it to SLURM_CONF")
+    yield from unreadable("slurm.conf", conf, "name slurm.conf, or leave it to SLURM_CONF")
 
 
 def _page_faults(page: PageSection) -> Iterator[Fault]:
@@ -237,21 +197,3 @@ def _page_faults(page: PageSection) -> Iterator[Fault]:
     with contextlib.suppress(OSError, UnicodeDecodeError):
         if not file.read_text().strip():
             yield Fault("page.password_file", f"{file} holds no password")
-
-
-def _unreadable(path: str, file: Path | None, remedy: str = "") -> Iterator[Fault]:
-    if file is None:
-        return
-    more = f"; {remedy}" if remedy else ""
-    try:
-        with file.open("rb") as opened:
-            opened.read(1)
-            mode = os.fstat(opened.fileno()).st_mode
-        if path.rpartition(".")[2] in SECRETS and mode & stat.S_IRWXO:
-            yield Fault(path, f"{file} holds a secret and others may read it: chmod o= {file}")
-    except FileNotFoundError:
-        yield Fault(path, f"{file} does not exist{more}")
-    except IsADirectoryError:
-        yield Fault(path, f"{file} is a folder, not a file")
-    except OSError as error:
-        yield Fault(path, f"{file} cannot be read: {error.strerror}")

@@ -1,54 +1,18 @@
-"""Which sources run where: the options of each, and how they are made from the configuration.
+"""Which sources run where: those of every compute node, and those of the head node alone.
 
-A source of the agent runs on every compute node, one of the head on the head node alone. One
-line in each of the two tables adds a source.
+One line in a table adds a source; that of the agent stands in :mod:`daemon.agent_sources`.
 """
 
 from __future__ import annotations
 
-import importlib
-import time
-from collections.abc import Callable
-from pathlib import Path
-
-from collectors.dcgm import Options as DcgmOptions
 from collectors.dcgm_exporter import Options as DcgmExporterOptions
 from collectors.fabric import Options as FabricOptions
-from collectors.host import Options as HostOptions
-from collectors.infiniband import Options as InfinibandOptions
 from collectors.ipmi import Options as IpmiOptions
-from collectors.ipmi_inband import Options as IpmiInbandOptions
-from collectors.kernel_log import Options as KernelLogOptions
-from collectors.nvidia_smi import Options as NvidiaSmiOptions
-from collectors.nvme import Options as NvmeOptions
-from collectors.nvml import Options as NvmlOptions
-from collectors.options import Options as SourceOptions
-from collectors.pcie import Options as PcieOptions
-from collectors.rasdaemon import Options as RasdaemonOptions
 from collectors.redfish import Options as RedfishOptions
-from collectors.sample import Context, Source
+from daemon.agent_sources import DEVICES, AgentSources, make_all
 from daemon.settings import Section
 
-
-class AgentSources(Section):
-    """Section ``[agent.sources]``: what the agent reads, the fastest witness first.
-
-    ``infiniband`` and ``nvme`` are left out where the machine has no such device and the file
-    does not name them. ``nvidia_smi`` and ``dcgm`` are for nodes where NVML cannot be used,
-    ``ipmi_inband`` for nodes whose BMC the head cannot reach, ``rasdaemon`` for those where it
-    runs: naming one switches it on.
-    """
-
-    kernel_log: KernelLogOptions = KernelLogOptions()
-    pcie: PcieOptions = PcieOptions()
-    host: HostOptions = HostOptions()
-    nvml: NvmlOptions = NvmlOptions()
-    infiniband: InfinibandOptions = InfinibandOptions()
-    nvme: NvmeOptions = NvmeOptions()
-    nvidia_smi: NvidiaSmiOptions = NvidiaSmiOptions(enabled=False)
-    dcgm: DcgmOptions = DcgmOptions(enabled=False)
-    ipmi_inband: IpmiInbandOptions = IpmiInbandOptions(enabled=False)
-    rasdaemon: RasdaemonOptions = RasdaemonOptions(enabled=False)
+__all__ = ["DEVICES", "AgentSources", "HeadSources", "make_all"]
 
 
 class HeadSources(Section):
@@ -58,30 +22,3 @@ class HeadSources(Section):
     redfish: RedfishOptions = RedfishOptions(enabled=False)
     ipmi: IpmiOptions = IpmiOptions(enabled=False)
     dcgm_exporter: DcgmExporterOptions = DcgmExporterOptions(enabled=False)
-
-
-# Sources of a device that not every machine has: where it would be.
-DEVICES = {"infiniband": "sys/class/infiniband", "nvme": "sys/class/nvme"}
-
-
-def make_all(
-    sources: AgentSources | HeadSources,
-    node: str,
-    state_dir: Path,
-    root: Path = Path("/"),
-    now_ns: Callable[[], int] = time.time_ns,
-) -> list[Source]:
-    """The enabled sources, in the order of their table; each gets a state folder of its own."""
-    made: list[Source] = []
-    for name in type(sources).model_fields:
-        options: SourceOptions = getattr(sources, name)
-        asked_for = name in sources.model_fields_set
-        missing = name in DEVICES and not (root / DEVICES[name]).exists()
-        if not options.enabled or (missing and not asked_for):
-            continue
-        folder = state_dir / name
-        folder.mkdir(parents=True, exist_ok=True)
-        module = importlib.import_module(f"collectors.{name}")
-        source: Source = module.make(options, Context(node, folder, root, now_ns))
-        made.append(source)
-    return made

@@ -11,10 +11,10 @@ import structlog
 from collectors.sample import Source
 from daemon import __version__
 from daemon.agent import run_agent
-from daemon.config import AgentSection, read
+from daemon.agent_config import AgentSection, read_agent
+from daemon.agent_sources import make_all
 from daemon.logs import LEVELS, configure
 from daemon.notify import Notifier
-from daemon.sources import make_all
 
 EXAMPLE = """example:
   tocsin agent --config /etc/tocsin/agent.toml
@@ -34,7 +34,7 @@ def options(parser: argparse.ArgumentParser, verb: str) -> None:
 def run(arguments: argparse.Namespace, verb: str) -> int:
     """Runs until SIGTERM."""
     del verb
-    section = read(arguments.config, "agent").agent
+    section = read_agent(arguments.config)
     configure("tocsin-agent", arguments.log_level)
     asyncio.run(_serve(section))
     return 0
