@@ -1,7 +1,9 @@
 """What a model whose gate is off would have drained: decided as ever, and only recorded.
 
 It goes through the same policy, in shadow mode by construction, apart from all that acts: it
-fills no cap, opens no breaker, proposes nothing, and no alert tells of it.
+fills no cap, opens no breaker, proposes nothing, and no alert tells of it. What is judged here is
+the model: so a drain that would cost more than it saves counts, and one that policy would hold for
+a cause that many nodes share counts as well.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from daemon.limits import Limits
 from daemon.policy import Situation, decide
 from models.voices import Risk
 
+# The refusals that are alarms of the model all the same.
+ALARMS = frozenset({Guard.SHADOW, Guard.COMMON_CAUSE})
 # A model that cries wolf over the whole fleet fills no database.
 MOST_AT_ONCE = 100
 
@@ -28,16 +32,17 @@ def would_drain(
     ledger: LedgerView,
     now_ns: int,
 ) -> list[Decision]:
-    """The refusals that nothing but shadow makes, for the nodes at most at risk. Pure."""
+    """The alarms of a model as refusals, for the nodes that are most at risk. Pure."""
     loud = [held for held in node_risks(risks).values() if combined(held) >= threshold]
     loud.sort(key=lambda held: (-combined(held), held[0].entity))
     kept = tuple(one for held in loud[:MOST_AT_ONCE] for one in held)
     if not kept:
         return []
     seen = replace(situation, facts=(), silences=situation.silences, risks=kept)
-    asked = limits.model_copy(update={"risk_threshold": threshold})
+    cost = limits.cost.model_copy(update={"weigh": False})
+    asked = limits.model_copy(update={"risk_threshold": threshold, "cost": cost})
     return [
         one
         for one in decide(seen, asked, ledger, Mode.SHADOW, now_ns)
-        if one.action is Action.HOLD and one.guard is Guard.SHADOW and one.rule.startswith("risk:")
+        if one.action is Action.HOLD and one.guard in ALARMS and one.rule.startswith("risk:")
     ]

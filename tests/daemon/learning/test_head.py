@@ -1,0 +1,301 @@
+"""A learned model in the live head: beside the rival, in shadow, refused, promoted, rolled back."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from collectors.sample import sample
+from collectors.slurm_nodes import NodeState
+from daemon.assemble import open_ears
+from daemon.cli import main as tocsin
+from daemon.clock import SystemClock
+from daemon.config import Config
+from daemon.decisions import Action, Guard
+from daemon.demo.source import simulated_source
+from daemon.head import Head
+from daemon.learning.board import DAY_NS
+from daemon.learning.shelf import Shelf
+from daemon.listen import Listeners
+from daemon.slurm.simulated import SimulatedSlurm
+from daemon.tokens import parse_tokens
+from models.labels import mine
+from tests.daemon.learning.making import make_model
+
+SECOND_NS = 1_000_000_000
+Start = Callable[..., Any]
+
+
+@pytest.fixture
+async def start(tmp_path: Path) -> AsyncIterator[Start]:
+    made: list[Head] = []
+
+    async def begin(**sections: Any) -> Head:
+        settings = {
+            "mode": "act",
+            "head": {
+                "state_dir": tmp_path,
+                "listen": "127.0.0.1:0",
+                "socket": tmp_path / "socket",
+                "operators_group": "",
+                "judge_seconds": 300,
+            },
+            "page": {"enabled": False},
+            "store": {"reserve_bytes": 0},
+            "policy": {
+                "risk_mode": "act", "risk_threshold": 0.5, "drained_share_max": 1.0,
+                "partition_share_max": 1.0, "holdout": {"share": 0.0}, "cost": {"weigh": False},
+            },
+            **sections,
+        }  # fmt: skip
+        config = Config.model_validate(settings)
+        nodes = [NodeState(f"n{n}", base="idle", partitions=("p",)) for n in range(8)]
+        slurm = SimulatedSlurm(nodes, time.time_ns)
+        source = simulated_source(slurm, 3600.0, tmp_path / "slurm")
+        head = Head(config, clock=SystemClock(), adapter=slurm, slurm=source)
+        made.append(head)
+        await head.start()
+        return head
+
+    yield begin
+    for head in made:
+        await head.stop()
+
+
+async def load(head: Head, node: str = "n3", high: float = 99.0) -> None:
+    """All nodes are heard; ``node`` is loaded as those that fail are."""
+    now_ns = head.clock.now_ns()
+    up = {"up": 1.0, "duration_seconds": 0.1, "age_seconds": 0.0}
+    rows = []
+    for name in head.nodes:
+        busy = high if name == node else 5.0
+        rows.append(sample("host", now_ns, {"load_1m": busy}, node=name))
+        rows += [
+            sample("source", now_ns, up, node=name, source=source)
+            for source in ("agent", "nvml", "host")
+        ]
+    await head.intake.accept(rows, node, now_ns)
+    await head.intake.in_turn(head.watch.forget_scores)
+    await head.judge()
+
+
+async def test_without_a_model_the_rival_scores_alone(start: Start) -> None:
+    head = await start()
+    assert [one.name for one in head.watch.models] == ["rival-1"]
+    assert "the rival scores alone" in head.learning.words
+    assert head.learning.alerts(0) == []
+
+
+async def test_a_model_whose_gate_is_off_is_recorded_and_drains_nothing(
+    start: Start, tmp_path: Path
+) -> None:
+    make_model(tmp_path / "models" / "learned-a")
+    Shelf(tmp_path / "models").promote("learned-a")
+    head = await start()
+    assert [one.name for one in head.watch.models] == ["rival-1", "learned-a"]
+    await load(head)
+    assert {one.model for one in head.judgement.risks} == {"rival-1"}
+    assert not [one for one in head.decisions if one.voice == "risk"]
+    assert not head.adapter.nodes(["n3"])["n3"].drain
+    (recorded,) = head.ledger.decisions(node="n3")
+    assert (recorded.rule, recorded.action, recorded.guard) == (
+        "risk:learned-a", Action.HOLD, Guard.SHADOW,
+    )  # fmt: skip
+    # What moved it stands in the decision, in words.
+    (part,) = [one for one in recorded.inputs["said"]["parts"] if one["signals"]]
+    assert part["signals"][0]["feature"] == "load"
+    assert "load average of a minute" in part["signals"][0]["text"]
+    assert not [one for one in head.active if one.node == "n3" and one.key.startswith("case/")]
+
+
+async def test_the_same_risk_is_recorded_once(start: Start, tmp_path: Path) -> None:
+    make_model(tmp_path / "models" / "learned-a")
+    Shelf(tmp_path / "models").promote("learned-a")
+    head = await start()
+    for _ in range(3):
+        await load(head)
+    assert len(head.ledger.decisions(node="n3")) == 1
+
+
+async def test_a_model_whose_gate_is_on_is_weighed_by_policy(start: Start, tmp_path: Path) -> None:
+    make_model(tmp_path / "models" / "learned-a", gate="on")
+    Shelf(tmp_path / "models").promote("learned-a")
+    head = await start()
+    await load(head)
+    (made,) = [one for one in head.decisions if one.node == "n3" and one.voice == "risk"]
+    assert (made.action, made.guard) == (Action.DRAIN, None)
+    assert "load average" in made.reason
+    assert head.adapter.nodes(["n3"])["n3"].drain
+
+
+async def test_a_held_out_node_is_not_drained_for_its_risk(start: Start, tmp_path: Path) -> None:
+    make_model(tmp_path / "models" / "learned-a", gate="on")
+    Shelf(tmp_path / "models").promote("learned-a")
+    policy = {
+        "risk_mode": "act", "risk_threshold": 0.5, "drained_share_max": 1.0,
+        "holdout": {"share": 0.5, "seed": "x"}, "cost": {"weigh": False},
+    }  # fmt: skip
+    head = await start(policy=policy)
+    from daemon.holdout import held_out
+
+    now_ns = head.clock.now_ns()
+    out = next(n for n in head.nodes if held_out(n, "risk", now_ns, head.config.policy.holdout))
+    await load(head, out)
+    (made,) = [one for one in head.decisions if one.node == out and one.voice == "risk"]
+    assert (made.action, made.guard) == (Action.HOLD, Guard.HELD_OUT)
+    assert not head.adapter.nodes([out])[out].drain
+
+
+async def test_a_damaged_model_is_refused_in_words_and_the_rival_goes_on(
+    start: Start, tmp_path: Path
+) -> None:
+    path = tmp_path / "models" / "learned-a"
+    make_model(path)
+    with (path / "model.skops").open("ab") as file:
+        file.write(b"x")
+    Shelf(tmp_path / "models").promote("learned-a")
+    head = await start()
+    assert [one.name for one in head.watch.models] == ["rival-1"]
+    assert "not the file that its manifest speaks of" in head.learning.choice.refused
+    await load(head)
+    (alert,) = [one for one in head.active if one.key == "learning/model"]
+    assert "train again" in alert.text
+    assert "REFUSED" in head.learning.words
+
+
+async def test_check_says_which_model_scores_or_why_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from daemon.cli.check import _model_finding
+
+    config = Config.model_validate({"head": {"state_dir": tmp_path}})
+    assert _model_finding(config).ok
+    make_model(tmp_path / "m")
+    config = Config.model_validate({"risk": {"model": tmp_path / "m"}})
+    found = _model_finding(config)
+    assert found.ok
+    assert "in shadow" in found.text
+    (tmp_path / "m" / "manifest.json").write_text("{}")
+    found = _model_finding(config)
+    assert not found.ok
+    assert "is not a manifest" in found.text
+    gone = _model_finding(Config.model_validate({"risk": {"model": tmp_path / "none"}}))
+    assert not gone.ok
+    assert "No such file" in gone.text
+
+
+async def test_an_operator_promotes_and_rolls_back_and_the_audit_knows_who(
+    start: Start, tmp_path: Path
+) -> None:
+    make_model(tmp_path / "models" / "learned-a")
+    make_model(tmp_path / "models" / "learned-b", "learned-b", gate="on")
+    head = await start()
+    listeners = Listeners()
+    await open_ears(head, head.config, parse_tokens(""), listeners)
+    unix = aiohttp.UnixConnector(str(head.config.head.socket))
+
+    async def said(word: str) -> tuple[int, dict[str, Any]]:
+        async with session.post(f"http://localhost/api/v1/model/{word}", json={}) as answer:
+            return answer.status, await answer.json()
+
+    try:
+        async with aiohttp.ClientSession(connector=unix) as session:
+            assert (await said("promote/learned-a"))[0] == 200
+            assert (await said("promote/learned-b"))[0] == 200
+            assert [one.name for one in head.watch.models] == ["rival-1", "learned-b"]
+            status, found = await said("rollback")
+            assert (status, "learned-a" in found["text"]) == (200, True)
+            assert [one.name for one in head.watch.models] == ["rival-1", "learned-a"]
+            assert (await said("rollback"))[0] == 200
+            assert [one.name for one in head.watch.models] == ["rival-1"]
+            status, found = await said("rollback")
+            assert (status, "nothing to roll back" in found["error"]) == (409, True)
+            status, found = await said("promote/learned-c")
+            assert (status, "learned-a, learned-b" in found["error"]) == (409, True)
+            status, found = await said("promote/..%2Fmodels")
+            assert status == 400
+            async with session.get("http://localhost/api/v1/model") as answer:
+                shown = await answer.json()
+        assert [one["name"] for one in shown["models"]] == ["learned-b", "learned-a"]
+        assert shown["models"][0]["early"] == 6
+    finally:
+        await listeners.close()
+    import getpass
+
+    verbs = [(one.verb, one.subject, one.user) for one in head.ledger.audit()]
+    me = getpass.getuser()
+    assert ("model_promote", "learned-b", me) in verbs
+    assert ("model_rollback", "learned-b", me) in verbs
+
+
+async def test_a_model_that_is_refused_is_not_promoted(start: Start, tmp_path: Path) -> None:
+    make_model(tmp_path / "models" / "learned-a")
+    make_model(tmp_path / "models" / "learned-b", "learned-b")
+    manifest = tmp_path / "models" / "learned-b" / "manifest.json"
+    facts = json.loads(manifest.read_text())
+    facts["sklearn"] = "0.1.0"
+    manifest.write_text(json.dumps(facts))
+    head = await start()
+    await head.learning_jobs.promote("learned-a", "ada", "test")
+    from daemon.learning.shelf import ShelfError
+
+    with pytest.raises(ShelfError, match=r"learned-b is refused: .*scikit-learn 0\.1\.0"):
+        await head.learning_jobs.promote("learned-b", "ada", "test")
+    assert [one.name for one in head.watch.models] == ["rival-1", "learned-a"]
+    assert Shelf(tmp_path / "models").promoted() == "learned-a"
+
+
+async def test_a_verdict_on_what_was_recorded_becomes_a_label_and_a_hit(
+    start: Start, tmp_path: Path
+) -> None:
+    from daemon.headview import HeadEyes
+    from daemon.recovery import rows_of
+
+    make_model(tmp_path / "models" / "learned-a")
+    Shelf(tmp_path / "models").promote("learned-a")
+    head = await start()
+    await load(head)
+    case = head.ledger.decisions(node="n3")[0].id
+    await HeadEyes(head).verdict(case, True, "ada")
+    now_ns = head.clock.now_ns()
+    table = head.store.read("event", now_ns - DAY_NS, now_ns + DAY_NS)
+    labels = mine(rows_of("event", table))
+    assert [(one.entity.node, one.cause) for one in labels.failures] == [("n3", "called right")]
+    head.learning.count(now_ns)
+    assert "would have drained 1 (1 right, 0 wrong" in head.learning.score_words
+    fleet = await HeadEyes(head).fleet()
+    assert "1 right" in fleet.learning
+
+
+async def test_the_days_figures_are_stored_as_points(start: Start, tmp_path: Path) -> None:
+    make_model(tmp_path / "models" / "learned-a")
+    Shelf(tmp_path / "models").promote("learned-a")
+    head = await start(learning={"hour": 0})
+    await load(head)
+    await head.learning_jobs.look()
+    now_ns = head.clock.now_ns()
+    table = head.store.read("learning", now_ns - DAY_NS, now_ns + DAY_NS)
+    metrics = {
+        (row["model"], row["metric"]): row["value"]
+        for row in table.select(["model", "metric", "value"]).to_pylist()
+    }
+    assert metrics["learned-a", "drains"] == 1.0
+    assert metrics["rival-1", "drains"] == 0.0
+    assert [model for _, model, _ in head.learning.book.kept()] == ["learned-a", "rival-1"]
+    before = len(head.learning.book.kept())
+    await head.learning_jobs.look()  # once a day
+    assert len(head.learning.book.kept()) == before
+
+
+def test_tocsin_model_without_a_head_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tocsin(["model", "--socket", str(tmp_path / "none")]) == 3
+    assert "no head listens" in capsys.readouterr().err
+    assert tocsin(["model", "promote"]) == 2
