@@ -8,6 +8,7 @@ from pathlib import Path
 from collectors.command import Runner
 from collectors.sample import Context
 from collectors.slurm import SlurmSource
+from collectors.slurm_reader import SlurmReader, Tools
 from daemon.beside import BesideTools
 from daemon.config import Config
 from daemon.decisions import Mode
@@ -75,5 +76,6 @@ def make_slurm_source(config: Config, state_dir: Path) -> SlurmSource:
     if adapter.name == "cli":
         adapter.close()  # the source has the commands at hand itself
     else:
-        reader = AdapterReader(adapter)
+        slurm = config.slurm
+        reader = AdapterReader(adapter, SlurmReader(Tools(slurm.conf, slurm.binaries), Runner()))
     return SlurmSource(config.slurm, Context("", folder), reader=reader)

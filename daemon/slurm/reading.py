@@ -1,4 +1,4 @@
-"""Reads nodes for the ``slurm`` source through an adapter, where Slurm's commands are not here."""
+"""Reads nodes for the ``slurm`` source through an adapter: as it writes, so it reads."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ from collections.abc import Iterable
 
 from collectors.sample import Problem
 from collectors.slurm_nodes import Nodes
-from collectors.slurm_reader import MISSING, Job, SlurmTrouble
+from collectors.slurm_reader import MISSING, Job, SlurmReader, SlurmTrouble
 from daemon.slurm.adapter import SlurmAdapter, SlurmError
 
 
 class AdapterReader:
     """What ``collectors.slurm_reader.SlurmReader`` does, by an adapter of its own.
 
-    The adapter's own deadline holds. Not for use from two threads at once.
+    The adapter's own deadline holds. Jobs are read by ``commands`` all the same, where they are
+    here. Not for use from two threads at once.
     """
 
-    def __init__(self, adapter: SlurmAdapter) -> None:
+    def __init__(self, adapter: SlurmAdapter, commands: SlurmReader) -> None:
         self._adapter = adapter
+        self._commands = commands
         self.reads_total = 0
 
     def nodes(
@@ -35,13 +37,15 @@ class AdapterReader:
         return nodes, []
 
     def jobs(self, deadline_seconds: float = 10.0) -> dict[str, Job]:
-        """Jobs are read by Slurm's own commands only. Raises SlurmTrouble, which says so."""
-        del deadline_seconds
-        raise SlurmTrouble(
-            MISSING,
-            f"{self._adapter.name} reads no jobs: install Slurm's commands, or set slurm.jobs = "
-            "false",
-        )
+        """By Slurm's own commands. Raises SlurmTrouble, which says what to do without them."""
+        try:
+            return self._commands.jobs(deadline_seconds)
+        except SlurmTrouble as error:
+            if error.kind != MISSING:
+                raise
+            words = "install Slurm's commands, or set slurm.jobs = false"
+            name = self._adapter.name
+            raise SlurmTrouble(MISSING, f"{name} reads no jobs: {words} ({error})") from error
 
     def close(self) -> None:
         """Lets the adapter go."""

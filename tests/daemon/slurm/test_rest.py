@@ -18,6 +18,8 @@ import pytest
 
 from collectors.slurm import Options
 from collectors.slurm_nodes import NodeState
+from daemon.config import Config
+from daemon.reach import make_slurm_source
 from daemon.slurm.adapter import SlurmRefused, SlurmUnavailable
 from daemon.slurm.choose import choose
 from daemon.slurm.rest import RestAdapter
@@ -238,6 +240,17 @@ def test_the_real_slurmrestd_reads_nodes_and_refuses_writes_by_name(
     assert nodes["n2"].drained
     assert (nodes["n2"].reason, nodes["n2"].gpus_configured) == ("ann: PSU", 8)
     assert rest.version == "v0.0.38"
+    job = cluster.start_job("n1")
+    (tmp_path / "source").mkdir()
+    section = {"adapter": "rest", "rest_url": url, "rest_user": "root", "conf": cluster.conf,
+               "rest_token_file": tmp_path / "token"}  # fmt: skip
+    config = Config.model_validate({"slurm": section})
+    source = make_slurm_source(config, tmp_path / "source")
+    source.collect(time.time_ns())
+    assert source.latest is not None
+    assert source.latest.nodes["n1"].jobs == (job,), "jobs come by squeue"
+    assert source.latest.nodes["n2"].reason == "ann: PSU"
+    source.reader.close()  # type: ignore[attr-defined]
     with pytest.raises(SlurmRefused, match=r"v0\.0\.38, which writes no nodes"):
         rest.drain({"n1": "tocsin:a 1"}, free)
     assert any("nothing can be drained" in line for line in rest.describe())
