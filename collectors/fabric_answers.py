@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,6 +36,7 @@ _PLACES = {
     "transmit_wait_total": 16,
 }
 _INTEGRITY_AND_OVERRUN = 9
+_WAIT_PLACE = 16
 _WIDE_PLACES = {
     "symbol_errors_total": 0,
     "link_recoveries_total": 1,
@@ -127,7 +129,7 @@ def port_fields(row: Mapping[str, Any]) -> tuple[dict[str, float], tuple[str, ..
     saturated: set[str] = set()
     info: Sequence[int] = row.get("i") or ()
     if len(info) == INFO_ANSWERS:
-        fields |= _link(info)
+        fields |= _link_fields(*info)
     plain: Sequence[int] = row.get("c") or ()
     if len(plain) == COUNTER_ANSWERS:
         saturated = _plain(plain, bool(row.get("w")), fields)
@@ -142,18 +144,33 @@ def port_fields(row: Mapping[str, Any]) -> tuple[dict[str, float], tuple[str, ..
     return fields, tuple(sorted(saturated))
 
 
+# Name, place in the answer, ceiling, factor, and whether it counts data.
+_PLAIN = tuple(
+    (name, place, _CEILINGS[name], _FACTORS[name], name in DATA_FIELDS)
+    for name, place in _PLACES.items()
+)
+_NIBBLES = ("local_link_integrity_errors_total", "excessive_buffer_overruns_total")
+
+
 def _plain(plain: Sequence[int], has_wait: bool, fields: dict[str, float]) -> set[str]:
     """Adds what PortCounters holds; answers which counters stand at their ceiling."""
-    values = {name: plain[place] for name, place in _PLACES.items()}
+    saturated: set[str] = set()
+    for name, place, ceiling, factor, is_data in _PLAIN:
+        value = plain[place]
+        if value == ceiling:
+            if place == _WAIT_PLACE and not has_wait:
+                continue  # without the capability the place holds nothing
+            saturated.add(name)
+            if is_data:
+                continue
+        fields[name] = float(value * factor)
     if not has_wait:
-        values.pop("transmit_wait_total")  # without the capability the place holds nothing
+        fields.pop("transmit_wait_total", None)
     both = plain[_INTEGRITY_AND_OVERRUN]
-    values["local_link_integrity_errors_total"] = both >> 4
-    values["excessive_buffer_overruns_total"] = both & 15
-    saturated = {name for name, value in values.items() if value == _CEILINGS[name]}
-    for name, value in values.items():
-        if name not in saturated or name not in DATA_FIELDS:
-            fields[name] = float(value * _FACTORS[name])
+    for name, value in zip(_NIBBLES, (both >> 4, both & 15), strict=True):
+        if value == _CEILINGS[name]:
+            saturated.add(name)
+        fields[name] = float(value * _FACTORS[name])
     return saturated
 
 
@@ -163,6 +180,14 @@ def _take_wide(found: Mapping[str, int], factor: int, fields: dict[str, float]) 
     for name in taken:
         fields[name] = float(found[name] * factor)
     return taken
+
+
+@functools.lru_cache(maxsize=1_024)
+def _link_fields(
+    state: int, physical: int, width: int, speed: int, extended: int
+) -> dict[str, float]:
+    """What PortInfo says of a link; the same few answers come from thousands of ports."""
+    return _link((state, physical, width, speed, extended))
 
 
 def _link(info: Sequence[int]) -> dict[str, float]:

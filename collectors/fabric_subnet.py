@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -128,11 +129,14 @@ class Subnet:
         reading.topology_age_seconds = (now_ns - self._topology_ns) / SECOND_NS
         reading.switches = sum(1 for _ in topology.switches())
         reading.adapters = sum(1 for _ in topology.adapters())
-        self._ask_manager(reading, deadline_seconds)
-        if self.options.method == "tools" or not self._sweep(
-            topology, reading, deadline_seconds * 0.45
-        ):
-            self._by_tools(topology, reading, now_ns, deadline_seconds * 0.15)
+        # The subnet manager is asked meanwhile: its program takes a tenth of the sweep's time.
+        with ThreadPoolExecutor(max_workers=1) as beside:
+            asked = beside.submit(self._ask_manager, deadline_seconds)
+            if self.options.method == "tools" or not self._sweep(
+                topology, reading, deadline_seconds * 0.45
+            ):
+                self._by_tools(topology, reading, now_ns, deadline_seconds * 0.15)
+            reading.manager, reading.manager_fault = asked.result()
         return reading
 
     # ---- who is there ------------------------------------------------------------------------
@@ -163,11 +167,12 @@ class Subnet:
         self.new_cables += changed
         self.cabling_changed = self.cabling_changed or bool(changed)
 
-    def _ask_manager(self, reading: SubnetReading, deadline_seconds: float) -> None:
+    def _ask_manager(self, deadline_seconds: float) -> tuple[Manager | None, str]:
+        """The subnet manager, or why there is none."""
         result = self._tool("sminfo", [], min(5.0, deadline_seconds * 0.15))
-        reading.manager = parse_sminfo(result.text()) if result.ok else None
-        if reading.manager is None:
-            reading.manager_fault = result.fault or "sminfo says nothing of a subnet manager"
+        found = parse_sminfo(result.text()) if result.ok else None
+        silent = result.fault or "sminfo says nothing of a subnet manager"
+        return found, "" if found else silent
 
     # ---- the sweep ---------------------------------------------------------------------------
 
