@@ -26,6 +26,10 @@ Only reads; may run beside the head.""",
 }
 
 
+class UsageError(Exception):
+    """Options that do not go together, or too few of them."""
+
+
 def options(parser: argparse.ArgumentParser, verb: str) -> None:
     """The options of ``tocsin import`` and ``tocsin export``."""
     parser.epilog = EXAMPLES[verb]
@@ -37,12 +41,14 @@ def options(parser: argparse.ArgumentParser, verb: str) -> None:
         parser.add_argument("--telemetry", type=Path, metavar="DIR", help="a telemetry directory")
         parser.add_argument("--map", type=Path, metavar="FILE.toml", help="how to read the CSV")
         parser.add_argument("--out", type=Path, metavar="DIR", help="with --map: where to")
+        parser.set_defaults(usage=parser.format_usage())
         return
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     parser.add_argument("--since", metavar="TIME", help="ISO time, UTC unless it says otherwise")
     parser.add_argument("--until", metavar="TIME")
     parser.add_argument("--measurement", action="append", default=[], metavar="NAME")
     parser.add_argument("--csv", action="store_true", help="CSV instead of Parquet")
+    parser.set_defaults(usage=parser.format_usage())
 
 
 def run(arguments: argparse.Namespace, verb: str) -> int:
@@ -51,6 +57,9 @@ def run(arguments: argparse.Namespace, verb: str) -> int:
 
     try:
         counts = _import(arguments) if verb == "import" else _export(arguments)
+    except UsageError as error:
+        print(f"{arguments.usage}tocsin: {error}", file=sys.stderr)
+        return 2
     except (StoreUnavailableError, FileExistsError, FileNotFoundError, ValueError) as error:
         print(f"tocsin: {error}", file=sys.stderr)
         return 1
@@ -64,11 +73,13 @@ def run(arguments: argparse.Namespace, verb: str) -> int:
 def _import(arguments: argparse.Namespace) -> dict[str, int]:
     if arguments.map is not None:
         return _import_mapped(arguments)
+    if arguments.files or arguments.out is not None:
+        raise UsageError("FILE and --out go with --map; a telemetry directory with --telemetry")
     from daemon.store.embedded import Store
     from daemon.store.transfer import import_directory
 
     if arguments.telemetry is None:
-        raise ValueError("say what to import: --telemetry DIR, or --map FILE.toml FILE ...")
+        raise UsageError("say what to import: --telemetry DIR, or --map FILE.toml FILE ...")
     directory = directory_of(arguments)
     directory.mkdir(parents=True, exist_ok=True)
     with contextlib.closing(Store(directory)) as store:
@@ -90,10 +101,12 @@ def _import_mapped(arguments: argparse.Namespace) -> dict[str, int]:
     import models.telemetry
     from models.telemetry.foreign import import_foreign, load_map
 
+    if arguments.telemetry is not None:
+        raise UsageError("--map and --telemetry are two different imports: say one")
     if not arguments.files:
-        raise ValueError("--map needs the CSV files to read")
+        raise UsageError("--map needs the CSV files to read")
     if arguments.out is None:
-        raise ValueError("--map needs --out DIR; then: tocsin import --telemetry DIR")
+        raise UsageError("--map needs --out DIR; then: tocsin import --telemetry DIR")
     name = arguments.map.name.removesuffix(".toml") + ".toml"
     shipped = Path(models.telemetry.__file__).parent / "maps" / name
     plan = load_map(shipped if shipped.exists() and not arguments.map.exists() else arguments.map)
@@ -123,7 +136,7 @@ def _time(text: str | None) -> int | None:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"{text!r} is no ISO time such as 2026-11-30T04:00:00") from None
+        raise UsageError(f"{text!r} is no ISO time such as 2026-11-30T04:00:00") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return int(moment.timestamp()) * 1_000_000_000

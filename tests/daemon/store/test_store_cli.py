@@ -76,9 +76,33 @@ def test_export_then_import(
     assert main(["export", "--directory", other, "--out", str(tmp_path / "none"), *later]) == 3
 
 
-@pytest.mark.parametrize("wrong", [[], ["--telemetry", "x"], ["--map", "y.toml"]])
-def test_wrong_usage_is_said(tmp_path: Path, wrong: list[str]) -> None:
-    assert main(["import", "--directory", str(tmp_path / "s"), *wrong]) == 1
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ([], "say what to import"),
+        (["--map", "y.toml"], "needs the CSV files"),
+        (["--map", "gwdg-tidy.toml", "x.csv"], "needs --out"),
+        (["--map", "gwdg-tidy.toml", "--telemetry", "x"], "say one"),
+        (["x.csv"], "go with --map"),
+        (["--telemetry", "x", "--out", "y"], "go with --map"),
+    ],
+)
+def test_wrong_usage_is_said_with_the_usage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], wrong: list[str], why: str
+) -> None:
+    assert main(["import", "--directory", str(tmp_path / "s"), *wrong]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("usage: tocsin import")
+    assert why in said
+    assert not (tmp_path / "s").exists()
+
+
+def test_what_is_not_there_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = str(tmp_path / "s")
+    assert main(["import", "--directory", store, "--telemetry", str(tmp_path / "x")]) == 1
+    assert str(tmp_path / "x") in capsys.readouterr().err
+    assert main(["export", "--directory", store, "--out", str(tmp_path), "--since", "soon"]) == 2
+    assert "no ISO time" in capsys.readouterr().err
 
 
 def test_a_measured_fleets_csv_by_its_map_in_its_own_time_zone(
