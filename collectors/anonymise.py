@@ -31,7 +31,8 @@ _KEYED = (
     re.compile(r"(?<=<clusterUuid>)[^<]{1,64}(?=<)"),
 )
 _SERIAL_LINE = re.compile(
-    r"(?P<key>\b(?:serial(?:[ _-]?(?:number|num|no))?|board serial|asset tag|service tag)\b"
+    r"(?P<key>\b(?:serial(?:[ _-]?(?:number|num|no))?|board serial|vendor sn|"
+    r"asset ?tag|service ?tag)\b"
     r"[\"']?\s*[:=]\s*[\"']?)(?P<value>[A-Za-z0-9][\w.-]{3,63})",
     re.I,
 )
@@ -73,6 +74,11 @@ class Anonymiser:
     def descriptions(self, text: str) -> str:
         """``text`` of a tool of InfiniBand without the names of hosts and switches."""
         return _QUOTED.sub(self._description, text)
+
+    def name(self, value: str) -> str:
+        """Another value in place of one that is known to name something."""
+        bare = value.strip().lower()
+        return value if not bare or bare in _NO_SERIAL or bare == "n/a" else self._alike(value)
 
     # ---- inside ----------------------------------------------------------------------------
 

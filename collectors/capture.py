@@ -17,6 +17,7 @@ from collectors.command import Runner
 from collectors.sample import clip
 
 OUTPUT_BYTES = 4 * 1024 * 1024
+PORTS_LIMIT = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,21 @@ COMMANDS: tuple[Command, ...] = (
             "nvme-smart-log"),
     Command("dmesg.txt", ("dmesg", "--time-format", "iso"), "kernel-log"),
 )  # fmt: skip
+
+
+def of_ports(root: Path) -> list[Command]:
+    """What the tools print of the cables of this machine's InfiniBand and RoCE ports."""
+    made: list[Command] = []
+    for device in sorted((root / "sys/class/infiniband").glob("*"))[:PORTS_LIMIT]:
+        address = (device / "device").resolve().name
+        made.append(
+            Command(f"mlxlink-m-{device.name}.txt", ("mlxlink", "-d", address, "-m"), seconds=60.0)
+        )
+        for interface in sorted((device / "device" / "net").glob("*"))[:2]:
+            name = f"ethtool-m-{device.name}-{interface.name}.txt"
+            made.append(Command(name, ("ethtool", "-m", interface.name)))
+            made.append(Command(name.replace("-m-", "-"), ("ethtool", interface.name)))
+    return made
 
 
 @dataclass(frozen=True, slots=True)

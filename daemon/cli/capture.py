@@ -14,13 +14,17 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from collectors.anonymise import Anonymiser
-from collectors.capture import COMMANDS, Captured, capture
+from collectors.bmc_targets import NoSecret, Secrets, secret
+from collectors.capture import COMMANDS, Captured, capture, of_ports
 from collectors.command import Runner
+from collectors.redfish_capture import capture_redfish, context
 
 EXAMPLES = """examples:
   tocsin capture --out /tmp/this-node          all tools that are here
   tocsin capture --out /tmp/fabric --only 'ib*' those of InfiniBand
   tocsin capture --list                        what would be run
+  tocsin capture --out /tmp/bmc --redfish n1-bmc --user monitor --password-file /root/bmc.pw \\
+      --ca-file /etc/tocsin/bmc-ca.pem         what a BMC says over Redfish, instead of the tools
 
 Only reading commands are run, as the user that calls. Names of hosts, people and boards are
 replaced by others of the same form; look the files over before you give them away.
@@ -35,6 +39,11 @@ def options(parser: argparse.ArgumentParser, verb: str) -> None:
     parser.add_argument("--out", type=Path, metavar="DIR", help="a new folder")
     parser.add_argument("--only", default="*", metavar="PATTERN", help="of the names of the files")
     parser.add_argument("--name", action="append", default=[], help="a further name to take out")
+    parser.add_argument("--redfish", metavar="BMC", help="HOST[:PORT] of a BMC to read instead")
+    parser.add_argument("--user", default="", help="of the BMC")
+    parser.add_argument("--password-file", default="", metavar="FILE", help="of that user")
+    parser.add_argument("--ca-file", default="", metavar="FILE", help="the BMC's authority")
+    parser.add_argument("--insecure", action="store_true", help="take any certificate of the BMC")
     parser.add_argument("--list", action="store_true", help="only show the commands")
     parser.add_argument("--json", action="store_true", help="one JSON object a command")
 
@@ -42,7 +51,10 @@ def options(parser: argparse.ArgumentParser, verb: str) -> None:
 def run(arguments: argparse.Namespace, verb: str) -> int:
     """Runs the tools and says how each went."""
     del verb
-    commands = [one for one in COMMANDS if fnmatchcase(one.name, arguments.only)]
+    if arguments.redfish:
+        return _redfish(arguments)
+    known = [*COMMANDS, *of_ports(Path("/"))]
+    commands = [one for one in known if fnmatchcase(one.name, arguments.only)]
     if arguments.list:
         print("\n".join(f"{one.name:<28} {' '.join(one.argv)}" for one in commands))
         return 0
@@ -63,6 +75,36 @@ def run(arguments: argparse.Namespace, verb: str) -> int:
     for one in done:
         print(json.dumps(asdict(one)) if arguments.json else _line(one))
     return 0 if any(one.status == "ended" and one.output_bytes for one in done) else 1
+
+
+def _redfish(arguments: argparse.Namespace) -> int:
+    """Reads one BMC and says how it went."""
+    if arguments.out is None:
+        print("tocsin: --out DIR is needed", file=sys.stderr)
+        return 2
+    try:
+        password = secret(arguments.password_file) if arguments.password_file else b""
+        tls = context(arguments.ca_file, arguments.insecure)
+        host = arguments.redfish.partition(":")[0]
+        # Of an address in digits no part is a name: addresses are replaced wherever they stand.
+        short = [] if host.replace(".", "").isdigit() else [host, host.split(".")[0]]
+        names = [*own_names(), *short, *arguments.name]
+        read, fault = capture_redfish(
+            arguments.out,
+            arguments.redfish,
+            Secrets(arguments.user.encode(), password),
+            tls,
+            Anonymiser(secrets.token_bytes(16), names),
+        )
+    except NoSecret as error:
+        print(f"tocsin: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"tocsin: {error.filename or arguments.out}: {error.strerror or error}",
+              file=sys.stderr)  # fmt: skip
+        return 2
+    print(f"{read} resources of the BMC are in {arguments.out}" + (f"; {fault}" if fault else ""))
+    return 0 if read > 1 else 1
 
 
 def own_names() -> Iterator[str]:

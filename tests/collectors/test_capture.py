@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from collectors.anonymise import Anonymiser
-from collectors.capture import COMMANDS, Command, capture
+from collectors.capture import COMMANDS, Command, capture, of_ports
 from collectors.command import Runner
 from collectors.parsers import PARSERS
 from collectors.sample import Sample
+from daemon.cli.main import main
+from tests.testbed.bmc.bmcs import RedfishBmcs
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 KEY = b"a key of this test"
@@ -147,3 +149,69 @@ def test_a_capture_keeps_what_came_and_tells_what_did_not(tmp_path: Path) -> Non
     assert [one["exit"] for one in index] == [0, 3, 127, -15]
     assert index[0]["names_replaced"] == 1
     assert index[2]["file"] == ""
+
+
+def test_the_cables_of_every_port_are_asked_about(tmp_path: Path) -> None:
+    card = tmp_path / "sys/devices/0000:9b:00.0"
+    (card / "net/ibs1").mkdir(parents=True)
+    device = tmp_path / "sys/class/infiniband/mlx5_0"
+    device.mkdir(parents=True)
+    (device / "device").symlink_to(card)
+    assert [(one.name, one.argv) for one in of_ports(tmp_path)] == [
+        ("mlxlink-m-mlx5_0.txt", ("mlxlink", "-d", "0000:9b:00.0", "-m")),
+        ("ethtool-m-mlx5_0-ibs1.txt", ("ethtool", "-m", "ibs1")),
+        ("ethtool-mlx5_0-ibs1.txt", ("ethtool", "ibs1")),
+    ]
+    assert of_ports(tmp_path / "nothing") == []
+
+
+def test_serial_numbers_of_cables_go() -> None:
+    for text in ("Vendor SN        : MT2042VS01234", "Vendor Serial Number  : MT2042VS01234"):
+        cleaned = clean(text)
+        assert "MT2042VS01234" not in cleaned
+        assert len(cleaned) == len(text)
+
+
+def test_a_bmc_over_redfish_is_captured_without_names_and_is_read_as_itself(
+    redfish_bmcs: RedfishBmcs,
+    bmc_password: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "bmc"
+    address = redfish_bmcs.addresses[0]
+    login = ["--user", "admin", "--password-file", str(bmc_password)]
+    trust = ["--ca-file", str(redfish_bmcs.certificate)]
+    where = ["capture", "--out", str(out), "--redfish", address]
+    assert main([*where, *login, *trust]) == 0
+    assert "resources of the BMC are in" in capsys.readouterr().out
+    listed = json.loads((out / "resources.json").read_text())
+    files = {one["resource"]: out / one["file"] for one in listed if "file" in one}
+    assert len(files) > 20
+    assert not any("Session" in uri or "Subscriptions" in uri for uri in files)
+    inlet = next(path for uri, path in files.items() if uri.endswith("/Sensors/Inlet_Temp"))
+    samples, problems = PARSERS["redfish"](inlet.read_text(), "n1", 1)
+    assert problems == []
+    assert samples[0].tag("kind") == "celsius"
+    held = "".join(path.read_text() for path in out.iterdir())
+    assert address.split(":")[0] not in held
+    assert "secret" not in held
+
+
+def test_a_bmc_that_cannot_be_captured_is_told_in_words(
+    redfish_bmcs: RedfishBmcs,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    where = ["capture", "--redfish", redfish_bmcs.addresses[0]]
+    wrong = tmp_path / "wrong"
+    wrong.write_text("not-it\n")
+    wrong.chmod(0o600)
+    more = ["--user", "admin", "--password-file", str(wrong), "--insecure"]
+    assert main([*where, "--out", str(tmp_path / "a"), *more]) == 1
+    assert "the BMC refuses user or password" in capsys.readouterr().out
+    assert main([*where, "--out", str(tmp_path / "b"), *more[:-1]]) == 1
+    assert "certificate is not trusted" in capsys.readouterr().out
+    absent = ["--password-file", str(tmp_path / "absent")]
+    assert main([*where, "--out", str(tmp_path / "c"), *absent]) == 2
+    assert "cannot be read" in capsys.readouterr().err
