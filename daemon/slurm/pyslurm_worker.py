@@ -83,13 +83,24 @@ def change(arguments: dict[str, Any], emit: Emit) -> None:
 
 def _record(node: Any) -> dict[str, Any]:
     record = {told: _plain(_of(node, asked)) for asked, told in _FIELDS}
-    record["state"] = str(_of(node, "state") or "").split("+")
+    record["state"] = _state(node)
     record["gres"] = _gres(_of(node, "configured_gres"))
     record["gres_used"] = _gres(_of(node, "allocated_gres"))
     following = _of(node, "next_state")
     if following:
         record["next_state_after_reboot"] = [str(following)]
     return record
+
+
+def _state(node: Any) -> list[str]:
+    """The state's words. Whether jobs hold part of the node or all of it is for the client to
+    see (scontrol does it as well): pyslurm 22.5 calls both ALLOCATED.
+    """
+    words = str(_of(node, "state") or "").split("+")
+    held, of = _of(node, "allocated_cpus"), _of(node, "effective_cpus") or _of(node, "total_cpus")
+    if words[0] in ("ALLOCATED", "IDLE") and isinstance(held, int) and isinstance(of, int):
+        words[0] = "MIXED" if 0 < held < of else words[0]
+    return words
 
 
 def _of(node: Any, name: str) -> Any:
