@@ -84,13 +84,25 @@ def _on_site(arguments: argparse.Namespace) -> int:
         print("tocsin: --dask takes --telemetry; tocsin export makes one", file=sys.stderr)
         return 2
     bind(Bounds(arguments.nice, arguments.memory_bytes, arguments.with_parent))
+    try:
+        return _learn(arguments)
+    except MemoryError:
+        print(
+            f"tocsin: {arguments.memory_bytes} bytes of memory were not enough: raise "
+            "learning.memory_bytes, or lower learning.nodes_max",
+            file=sys.stderr,
+        )
+        return 1
+
+
+def _learn(arguments: argparse.Namespace) -> int:
+    # Imported within the bounds: loading them takes memory as well.
     from daemon.learning.history import StoreHistory
     from daemon.store.errors import StoreUnavailableError
     from models.artifact import ModelRefused, load
     from models.promotion import Rules
     from models.site import SiteOptions, learn
 
-    name = arguments.out.name
     asked = SiteOptions(
         horizon_seconds=arguments.horizon,
         seed=arguments.seed,
@@ -105,16 +117,10 @@ def _on_site(arguments: argparse.Namespace) -> int:
             days=arguments.days,
             nodes_max=arguments.nodes_max,
         )
+        name = arguments.out.name
         found = learn(history, arguments.out, name, champion=champion, options=asked)
     except (OSError, ValueError, ModelRefused, StoreUnavailableError) as error:
         print(f"tocsin: {error}", file=sys.stderr)
-        return 1
-    except MemoryError:
-        print(
-            f"tocsin: {arguments.memory_bytes} bytes of memory were not enough; raise "
-            "learning.memory_bytes, or lower learning.nodes_max",
-            file=sys.stderr,
-        )
         return 1
     plain = found.plain()
     if not arguments.json:

@@ -161,7 +161,8 @@ class Book:
         rows = self._database.query(
             "SELECT c.id, c.node, c.verdict, c.updated_ns, MIN(d.time_ns) AS at_ns FROM cases c "
             "JOIN decisions d ON d.id = c.id WHERE c.rule = ? AND d.action IN ('drain', 'hold') "
-            "AND d.guard IN ('', 'shadow', 'held_out', 'approval', 'common_cause') AND c.updated_ns >= ? "
+            "AND d.guard IN ('', 'shadow', 'held_out', 'approval', 'common_cause') "
+            "AND c.updated_ns >= ? "
             "GROUP BY c.id HAVING at_ns >= ? ORDER BY at_ns",
             (f"risk:{model}", since_ns, since_ns),
         )

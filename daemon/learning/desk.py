@@ -249,7 +249,8 @@ class Learning:
         far = [one for one in moved if one.far]
         if moved:
             points |= {"psi_max": moved[0].psi, "psi_far": len(far), "psi_of": len(moved)}
-        if len(far) >= max(_LEAST_MOVED, _MOVED_SHARE * len(moved)):
+        least = max(min(_LEAST_MOVED, len(moved)), _MOVED_SHARE * len(moved))
+        if far and len(far) >= least:
             named = ", ".join(one.words for one in far[:_NAMED])
             words.append(
                 f"{len(far)} of the {len(moved)} features that it looks at lie otherwise than in "

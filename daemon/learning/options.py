@@ -44,7 +44,7 @@ class LearningOptions(Section):
     budget_per_1000_node_days: float = Field(default=2.0, gt=0, le=100)
     # The training process: how long, how large, how much behind the head.
     deadline_seconds: float = Field(default=6 * 3600.0, ge=60, le=86_400)
-    memory_bytes: int = Field(default=3 * 2**29, ge=2**28, le=2**40)
+    memory_bytes: int = Field(default=3 * 2**29, ge=2**29, le=2**40)
     nice: int = Field(default=15, ge=0, le=19)
     # So many models are kept beside those that were promoted last.
     keep_models: int = Field(default=10, ge=2, le=1000)

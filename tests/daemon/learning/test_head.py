@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -299,3 +300,79 @@ def test_tocsin_model_without_a_head_says_so(
     assert tocsin(["model", "--socket", str(tmp_path / "none")]) == 3
     assert "no head listens" in capsys.readouterr().err
     assert tocsin(["model", "promote"]) == 2
+
+
+async def test_the_night_runs_tocsin_train_on_the_heads_own_store(start: Start) -> None:
+    head = await start(learning={"nodes_max": 20, "deadline_seconds": 100.0})
+    await load(head)
+    await head.by_hand(head.learning_jobs.ask, "ada")
+    await head.learning_jobs.night()
+    assert head.learning.night_fault == ""
+    assert "days of history; 7 are needed" in head.learning.night_words
+    assert ("model_retrain", "ada") in [(one.verb, one.user) for one in head.ledger.audit()]
+    assert not head.learning.asked
+
+
+@pytest.mark.parametrize(("better", "scores"), [(True, "learned-n"), (False, "")])
+async def test_what_a_night_made_goes_on_only_when_it_is_better(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, better: bool, scores: str
+) -> None:
+    """The child is a real process with a ready model; what the head makes of its answer counts."""
+    make_model(tmp_path / "ready", "learned-n")
+    answer = {
+        "state": "judged", "why": "9 of 10 failures told", "failures": 40, "promote": better,
+        "gate": False, "evidence": {"challenger": {"early": 9}},
+    }  # fmt: skip
+    code = "import shutil, sys; shutil.copytree(sys.argv[1], sys.argv[2]); print(sys.argv[3])"
+
+    def child(options: object, store: Path, out: Path, champion: Path | None) -> list[str]:
+        return [sys.executable, "-c", code, str(tmp_path / "ready"), str(out), json.dumps(answer)]
+
+    monkeypatch.setattr("daemon.learning.jobs.command", child)
+    head = await start(learning={"hour": 0})
+    await head.learning_jobs.night()
+    assert [one.name for one in head.watch.models] == ["rival-1", *([scores] if scores else [])]
+    (name,) = head.learning.shelf.names()
+    said = {one.verb: one for one in head.ledger.audit()}
+    assert said["model_trained"].detail["evidence"] == answer["evidence"]
+    assert (said["model_promote"].user if better else "model_promote" not in said) == (
+        "tocsin" if better else True
+    )
+    assert head.learning.shelf.promoted() == (name if better else "")
+    await head.learning_jobs.night()  # once a night
+    assert head.learning.shelf.names() == [name]
+
+
+async def test_a_night_that_fails_is_told_and_the_head_goes_on(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "daemon.learning.jobs.command",
+        lambda *_: [sys.executable, "-c", "import sys; sys.exit('tocsin: no memory')"],
+    )
+    head = await start(learning={"hour": 0})
+    await head.learning_jobs.night()
+    (alert,) = [one for one in head.learning.alerts(1) if one.key == "learning/training"]
+    assert "no memory" in alert.text
+    await head.judge()
+
+
+async def test_a_fleet_that_changed_is_told_in_words_and_drains_nothing(
+    start: Start, tmp_path: Path
+) -> None:
+    """Loads were 0 to 100 in training; now all are at 5000, on enough nodes to say so."""
+    make_model(tmp_path / "models" / "learned-a", alarms_per_1000_node_days=0.01)
+    Shelf(tmp_path / "models").promote("learned-a")
+    head = await start(learning={"hour": 0})
+    now_ns = head.clock.now_ns()
+    rows = [sample("host", now_ns, {"load_1m": 5000.0}, node=f"x{n}") for n in range(150)]
+    await head.intake.accept(rows, "x1", now_ns)
+    await head.learning_jobs.look()
+    assert "1 of the 1 features that it looks at lie otherwise" in head.learning.drift_words
+    assert "load average of a minute now (node, PSI" in head.learning.drift_words
+    assert [one.key for one in head.learning.alerts(1)] == ["learning/drift"]
+    table = head.store.read("learning", now_ns - DAY_NS, now_ns + DAY_NS)
+    psi = {r["metric"]: r["value"] for r in table.select(["metric", "value"]).to_pylist()}
+    assert psi["psi_max"] > 1
+    assert psi["psi_far"] >= 1
+    assert not [one for one in head.decisions if one.action is Action.DRAIN]
