@@ -20,6 +20,7 @@ EXAMPLE = """examples:
   tocsin bench store --nodes 10000  the embedded store, and what else is installed beside it
   tocsin bench gateway --json       HTTP in, store out
   tocsin bench head --nodes 10000   the same with rules, features and judgement
+  tocsin bench return --nodes 10000 all agents come back at once after an outage
 
 Peers (InfluxDB 1, VictoriaMetrics) are measured when influxd or victoria-metrics is on PATH."""
 
@@ -69,12 +70,19 @@ def _bmc(folder: Path, nodes: int, steps: int) -> Iterator[Figure]:
     yield from bench_bmc(nodes, max(1, min(steps, 3)))
 
 
+def _return(folder: Path, nodes: int, steps: int) -> Iterator[Figure]:
+    from daemon.bench.returning import bench_return
+
+    yield from bench_return(folder / "return", nodes, max(1, min(steps, 12)))
+
+
 BENCHES: dict[str, Bench] = {
     "agent": _agent,
     "bmc": _bmc,
     "fabric": _fabric,
     "gateway": _gateway,
     "head": _head,
+    "return": _return,
     "store": _store,
 }
 

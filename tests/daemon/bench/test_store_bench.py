@@ -10,6 +10,7 @@ from daemon.bench.figures import Figure, percentile
 from daemon.bench.gateway import bench_gateway
 from daemon.bench.load import NAMES, Fleet
 from daemon.bench.peers import bench_peers
+from daemon.bench.returning import bench_return
 from daemon.bench.store import bench_sqlite, bench_store
 from daemon.cli.main import main
 
@@ -37,6 +38,16 @@ def test_the_store_and_sqlite_are_measured(tmp_path: Path) -> None:
 def test_the_gateway_is_measured(tmp_path: Path) -> None:
     found = by_name(list(bench_gateway(tmp_path / "g", nodes=10, steps=2)))
     assert found["gateway: 10 nodes, values taken"] == 10 * 8 * 45 * 2
+
+
+@pytest.mark.slow
+def test_agents_that_return_are_measured_and_each_batch_arrives_once(
+    tmp_path: Path,
+) -> None:
+    found = by_name(list(bench_return(tmp_path / "r", nodes=6, batches=2, spread_seconds=1.0)))
+    assert found["return of 6 agents: batches that did not arrive once"] == 0
+    assert found["return of 6 agents: most connections open at once"] >= 1
+    assert found["return of 6 agents: a severe event meanwhile, p50"] > 0
 
 
 def test_servers_that_are_not_installed_are_left_out(
