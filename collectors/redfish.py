@@ -80,9 +80,8 @@ class Options(BmcOptions):
 class _Shared:
     """What all BMCs of the source share: the TLS settings and the connections."""
 
-    def __init__(self, options: Options, bmcs: int = 1) -> None:
+    def __init__(self, options: Options, many: bool = False) -> None:
         self.tls = _tls(options)
-        many = bmcs >= options.in_turn_from
         self._keep_seconds = (
             KEEP_MANY_SECONDS if many else min(KEEP_SECONDS, options.period_seconds * 1.5)
         )
@@ -353,6 +352,7 @@ class Redfish:
     def __init__(self, options: Options, context: Context) -> None:
         self.period_seconds = tick_seconds(options, often=options.events or options.push.on)
         self.deadline_seconds = options.deadline_seconds
+        self.keep_connections: bool | None = None  # None: where BMCs are not many
         self._options = options
         self._context = context
         self._fleet: Fleet | None = None
@@ -391,7 +391,9 @@ class Redfish:
     def _start(self) -> Fleet:
         listed = targets(self._options)
         self._expect(listed)
-        shared = _Shared(self._options, len(listed))
+        keep = self.keep_connections
+        many = len(listed) >= self._options.in_turn_from if keep is None else not keep
+        shared = _Shared(self._options, many)
         held = self._cursors.load()
         self._visitors = []
 

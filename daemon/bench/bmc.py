@@ -30,7 +30,7 @@ from collectors.ipmi import Options, make
 from collectors.sample import Batch, Context
 from daemon.bench import bmc_redfish
 from daemon.bench.bmc_standin import addresses
-from daemon.bench.figures import Figure, resident_mebibytes
+from daemon.bench.figures import Figure, process_seconds, resident_mebibytes
 
 TESTBED = Path(__file__).resolve().parents[2] / "tests" / "testbed" / "bmc" / "ipmibmc"
 NET, STANDIN_NET, PORT = "127.62.7", "127.64", 16_623
@@ -127,7 +127,7 @@ def _tocsin(
     try:
         for turn in range(cycles + 1):
             begin, used = time.monotonic(), time.process_time()
-            peer_used = _process_seconds(peer) if peer else 0.0
+            peer_used = process_seconds(peer) if peer else 0.0
             batch = source.collect(time.time_ns())
             seconds, cpu = time.monotonic() - begin, time.process_time() - used
             if turn == 0:
@@ -135,7 +135,7 @@ def _tocsin(
                 continue
             walls.append(seconds)
             cpus.append(cpu)
-            peers.append((_process_seconds(peer) if peer else 0.0) - peer_used)
+            peers.append((process_seconds(peer) if peer else 0.0) - peer_used)
             values = sum(1 for one in batch.samples if one.measurement == "bmc")
     finally:
         source.close()
@@ -208,14 +208,8 @@ def _measure(run: Callable[[], None]) -> tuple[float, float]:
     return time.monotonic() - begin, _children_seconds() - used
 
 
-def _process_seconds(process: int) -> float:
-    """Processor seconds that a process has used (utime and stime of proc_pid_stat(5))."""
-    words = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def _family_seconds(process: int) -> float:
-    """The same, with all the children that it has waited for (cutime and cstime)."""
+    """Processor seconds of a process and of the children that it has waited for."""
     words = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return sum(map(int, words[11:15])) / os.sysconf("SC_CLK_TCK")
 

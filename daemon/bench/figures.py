@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import time
 from collections.abc import Iterator
@@ -61,3 +62,9 @@ def resident_mebibytes() -> float:
 def peak_mebibytes() -> float:
     """This process's largest resident memory so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def process_seconds(process: int) -> float:
+    """Processor seconds that a process has used (utime and stime of proc_pid_stat(5))."""
+    words = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
