@@ -206,7 +206,10 @@ class Drains:
         """A person asks for a proof of a node that we hold. Raises RefusedError."""
         case = self._ledger.case_of(node)
         if case is None:
-            raise RefusedError(self._not_ours(node))
+            raise RefusedError(
+                f"tocsin does not hold {node}: only a node that it drained is tested "
+                f"(tocsin explain {node} says how it stands)"
+            )
         if self._proofs is None:
             raise RefusedError("this head makes no proofs: it is in shadow mode")
         why = self._proofs.ask(case, user, now_ns)

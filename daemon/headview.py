@@ -118,7 +118,7 @@ class HeadEyes(OperatorWords):
             alerts=head.alerts.active(),
             demo=self._demo,
             role=STANDS_BY if why else ACTS,
-            role_text=why,
+            role_text=why or ("holds the lease" if head.fence is not None else ""),
         )
 
     def _slurm(self) -> SlurmView:

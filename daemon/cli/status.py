@@ -57,7 +57,7 @@ def lines(fleet: dict[str, Any]) -> list[str]:
         f"model    {fleet['model']}, horizon {span(fleet['horizon_seconds'])}",
     ]
     if fleet.get("role_text"):
-        out.append(f"ROLE     {fleet['role']}, writes nothing: {fleet['role_text']}")
+        out.append(f"role     {fleet['role']}: {fleet['role_text']}")
     if fleet.get("learning"):
         out.append(f"learning {fleet['learning']}")
     if fleet["breaker_open"]:

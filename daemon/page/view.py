@@ -100,7 +100,7 @@ class FleetView:
     alerts: tuple[AlertView, ...] = ()
     demo: bool = False
     role: str = ACTS
-    role_text: str = ""  # why it stands by
+    role_text: str = ""  # why; empty where there is one head
     learning: str = ""  # what the learned model would have drained of late
 
 

@@ -56,6 +56,9 @@ def test_a_node_that_passes_is_back_and_explained(build_house: Callable[..., Hou
     time.sleep(3)
     assert drained(house.cluster, "n3"), "nobody asked for a proof yet"
     case = house.node("n3")["reason"].split()[2].rstrip(";")
+    done = house.tocsin("prove", "n1")
+    assert done.returncode == 1
+    assert "only a node that it drained is tested" in done.stderr
     done = house.tocsin("prove", "n3")
     assert done.returncode == 0, done.stderr
     wait_for(lambda: not house.node("n3")["reason"], "n3 is back", 60)

@@ -81,6 +81,7 @@ def pair(build_house: Callable[..., House]) -> Pair:
 def test_the_other_head_takes_over_from_one_that_was_killed(pair: Pair) -> None:
     house, slurm = pair.house, pair.house.cluster
     assert pair.role("head") == "acts"
+    assert "role     acts: holds the lease" in house.tocsin("status").stdout
     assert pair.role("second") == "stands by"
     told = house.tocsin("status", "--socket", str(pair.sockets["second"]))
     assert told.returncode == 0

@@ -79,6 +79,8 @@ class Course(RuleBasedStateMachine):
 
     def _step(self, what: str) -> int:
         self.steps.append(what)
+        if what == "course":
+            print("course", self.played["course"] + 1, dict(self.played), flush=True)
         self.played[what.split()[0]] += 1
         return int(self.played.total())
 
@@ -149,13 +151,14 @@ class Course(RuleBasedStateMachine):
         number = self._step(f"relabel {node}")
         if "DRAIN" in self.slurm.words(node):
             self.said.add(word := f"ann: mine {number}")
-            self.slurm.update(node, reason=word)
+            self.slurm.run("scontrol", "update", f"nodename={node}", f"reason={word}", check=False)
 
     @rule(node=NODES)
     def person_lifts(self, node: str) -> None:
         self._step(f"lift {node}")
         if "DRAIN" in self.slurm.words(node):
-            self.slurm.update(node, state="undrain")
+            # A slurmctld that has just come back refuses it until the node has registered.
+            self.slurm.run("scontrol", "update", f"nodename={node}", "state=undrain", check=False)
 
     # ---- what fails ------------------------------------------------------------------------
 

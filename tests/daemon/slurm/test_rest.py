@@ -220,9 +220,9 @@ def test_errors_are_read_in_every_form() -> None:
 
 @pytest.mark.slurm
 def test_the_real_slurmrestd_reads_nodes_and_refuses_writes_by_name(
-    slurm_start, tmp_path: Path
-) -> None:  # type: ignore[no-untyped-def]
-    cluster: Cluster = slurm_start(nodes=2, jwt=True)
+    slurm_start: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    cluster = slurm_start(nodes=2, jwt=True)
     try:
         url = cluster.script("rest", "-d", str(cluster.directory)).split()[-1]
     except AssertionError as error:
