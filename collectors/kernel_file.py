@@ -70,6 +70,18 @@ class FileTail:
             found.extend(self._take(limit_lines - len(found)))
         return found
 
+    def behind(self) -> bool:
+        """Whether a look is worth its while: there may be new lines, or another file."""
+        if self._descriptor < 0 or not _seekable(self._descriptor):
+            return True
+        try:
+            there = self._path.stat()
+        except OSError:
+            return False  # rotated away, and not made anew yet
+        here = os.fstat(self._descriptor)
+        same = (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
+        return not same or here.st_size != self._offset + len(self._part)
+
     def close(self) -> None:
         """Lets go of the file; the next read goes on where this one ended."""
         if self._descriptor >= 0:

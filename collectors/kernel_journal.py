@@ -6,6 +6,7 @@ with /dev/kmsg; only records with ``_TRANSPORT=kernel`` are asked for.
 
 from __future__ import annotations
 
+from collectors.bell import Bell
 from collectors.command import Runner
 from collectors.kernel_cursor import Position
 from collectors.kernel_records import Record, journal_record
@@ -70,6 +71,10 @@ class JournalReader:
             self._newest_ns = max(self._newest_ns, record.time_ns or 0)
             found.append(record)
         return found
+
+    def wait(self, seconds: float, bell: Bell) -> None:
+        """Returns after ``seconds``: journalctl is asked only so often anyway."""
+        bell.wait(seconds)
 
     def close(self) -> None:
         """Nothing is held between looks."""

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from collectors.bell import Bell
 from collectors.kernel_cursor import Position
 from collectors.kernel_records import Record, kmsg_record
 from collectors.sample import Problem, SourceUnavailable
@@ -104,6 +105,10 @@ class KmsgReader:
         if ended:
             self._looked_ns = now_ns
         return found
+
+    def wait(self, seconds: float, bell: Bell) -> None:
+        """Returns when the ring has a record that was not read, or after ``seconds``."""
+        bell.wait(seconds if self._descriptor >= 0 else 0.0, self._descriptor)
 
     def close(self) -> None:
         """Lets go of the device."""

@@ -23,6 +23,7 @@ from typing import Literal, Protocol
 from pydantic import Field
 
 from collectors import options as base
+from collectors.bell import Bell
 from collectors.command import Runner
 from collectors.events import EVENT_METRICS, INFO, event, spaced
 from collectors.kernel_cursor import CursorFile, Position
@@ -80,6 +81,7 @@ class Reader(Protocol):
     def resume(self, position: Position | None) -> None: ...
     def position(self) -> Position: ...
     def read(self, now_ns: int, limit_records: int) -> list[Record]: ...
+    def wait(self, seconds: float, bell: Bell) -> None: ...
     def close(self) -> None: ...
 
 
@@ -103,6 +105,8 @@ class KernelLog:
         self._monotonic_ns = monotonic_ns
         self._file = CursorFile(context.state_dir / "kernel_log.json")
         self._reader: Reader | None = None
+        self._bell = Bell()
+        self._busy = False
         self._lines = Lines()
         self._storm = Storm(options.burst_count)
         self._boot_id = ""
@@ -122,6 +126,7 @@ class KernelLog:
         records = reader.read(now_ns, self.options.records_per_cycle)
         samples = [self._apart(one) for one in (*self._news, *self._events(records, now_ns))]
         self._news = []
+        self._busy = bool(records) or self._storm.holding
         problems = [*self._problems, *reader.problems[:_PROBLEMS_LIMIT]]
         self._problems = []
         reader.problems.clear()
@@ -147,9 +152,23 @@ class KernelLog:
                 return
             self._saved, self._saved_at_ns = position, self._context.now_ns()
 
+    def wait(self, seconds: float) -> None:
+        """Returns when there may be new lines, when the source ends, or after ``seconds``.
+
+        While something is held (a storm, a report of many lines), after no more than a period.
+        """
+        if self._reader is not None:
+            held = self.period_seconds if self._busy else seconds
+            self._reader.wait(min(seconds, held), self._bell)
+
+    def wake(self) -> None:
+        """Ends a wait under way, and all later ones."""
+        self._bell.ring()
+
     def close(self) -> None:
         """Lets go of the log and saves how far it was read, where nothing waits for a word."""
         reader, self._reader = self._reader, None
+        self._bell.close()
         if reader is None:
             return
         with self._lock:

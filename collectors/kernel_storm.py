@@ -56,6 +56,11 @@ class Storm:
         window.held = replace(event, count=before + event.count)
         window.held_ns = time_ns
 
+    @property
+    def holding(self) -> bool:
+        """Whether something was joined that is not told yet."""
+        return any(one.held is not None for one in self._windows.values())
+
     def due(self, now_ns: int) -> Iterator[tuple[KernelEvent, int]]:
         """What was joined in the windows that have ended by ``now_ns``."""
         for key in [key for key, one in self._windows.items() if now_ns >= one.until_ns]:

@@ -8,9 +8,11 @@ back. A line whose stamp runs on was written since the last look, whatever the s
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+from collectors.bell import Bell
 from collectors.kernel_cursor import Position
 from collectors.kernel_file import FileTail, Line
 from collectors.kernel_hosts import Hosts
@@ -20,6 +22,8 @@ from collectors.kernel_records import Record, journal_record, kmsg_record, text_
 SECOND_NS = 1_000_000_000
 _UPTIME = re.compile(rb"\[\s*(\d{1,10})\.(\d{1,9})\]|^\d{1,6},\d{1,19},(\d{1,18}),")
 _FRONT_BYTES = 120
+# A look at an idle file is two system calls.
+_LOOK_SECONDS = 0.25
 # So many lines of each look tell, whatever they say, whether the log is one of many hosts.
 _HOSTS_LINES = 50
 # The boot time that /proc tells moves a little when the clock is set.
@@ -94,6 +98,13 @@ class TextReader:
     def fault(self) -> str:
         """What an operator should know about the file as a whole."""
         return f"{self._path}: {self._hosts.words}" if self._hosts.shared else ""
+
+    def wait(self, seconds: float, bell: Bell) -> None:
+        """Returns when the file has grown or was replaced, or after ``seconds``."""
+        end = time.monotonic() + seconds
+        while not self._tail.behind() and (left := end - time.monotonic()) > 0:
+            if bell.wait(min(left, _LOOK_SECONDS)):
+                return
 
     def close(self) -> None:
         """Lets go of the file."""

@@ -146,6 +146,7 @@ class Agent:
         self.loops = [SourceLoop(s, options.node, self.outbox, now_ns) for s in sources]
         self.schedule = Schedule(rng=self.rng)
         self.uplinks: tuple[Uplink, ...] = ()
+        self._followers: list[asyncio.Future[None]] = []
         self._started_seconds = time.monotonic()
 
     async def run(self, stop: asyncio.Event, ready: Callable[[], None] = lambda: None) -> None:
@@ -194,6 +195,9 @@ class Agent:
     def _schedule(self, batch_seconds: float) -> None:
         for loop in self.loops:
             period = loop.source.period_seconds
+            if loop.waits:
+                self._followers.append(asyncio.ensure_future(loop.follow()))
+                continue
             # The job's own deadline is only a net: a turn ends by itself.
             self.schedule.every(
                 loop.source.name,
@@ -255,6 +259,9 @@ class Agent:
         return sample("source", reading.time_ns, {**reading.fields, **own}, **dict(reading.tags))
 
     async def _end(self, senders: Sequence[asyncio.Future[None]]) -> None:
+        for follower in self._followers:
+            follower.cancel()
+        await asyncio.gather(*self._followers, return_exceptions=True)
         hung = await self.schedule.stop(grace_seconds=2.0)
         if hung:
             log.warning("left behind: %s", ", ".join(hung))

@@ -7,10 +7,11 @@ other and is not started twice: its ``source`` reading then says ``hung`` and fo
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from collectors.sample import Batch, Cycle, Sample, Source, source_reading
 from daemon.schedule import OwnThread
@@ -23,6 +24,10 @@ URGENT_SEVERITY = 2.0
 DEADLINE_MARGIN_SECONDS = 1.0
 # A good source's reading is sent at most so often, however short its period.
 READING_PERIOD_SECONDS = 10.0
+# So long a source that can wait for news waits before it is asked anyway.
+WAIT_SECONDS = 2.0
+_LEAST_PAUSE_SECONDS = 0.01
+_WAKE_LOOKS = 100
 
 
 class Outlet(Protocol):
@@ -36,6 +41,19 @@ class Outlet(Protocol):
         self, samples: Sequence[Sample], urgent: bool, saved: Callable[[], None] | None
     ) -> None:
         """Samples that go at once; ``saved`` is called when they cannot be lost any more."""
+        ...
+
+
+@runtime_checkable
+class Waiting(Protocol):
+    """A source that can wait for news by itself."""
+
+    def wait(self, seconds: float) -> None:
+        """Returns when there may be news, or after ``seconds``."""
+        ...
+
+    def wake(self) -> None:
+        """Ends a wait under way, and all later ones."""
         ...
 
 
@@ -92,8 +110,9 @@ class SourceLoop:
             await self.outbox.add([self._hung_reading()])
             return
         started = time.monotonic()
-        future = self.thread.submit(lambda: self.cycle.run(self.now_ns()))
-        done, _ = await asyncio.wait({future}, timeout=self.deadline_seconds)
+        future = self.thread.submit(self._read)
+        limit_seconds = self.deadline_seconds + (WAIT_SECONDS if self.waits else 0.0)
+        done, _ = await asyncio.wait({future}, timeout=limit_seconds)
         if done:
             await self._hand_on(future.result())
             return
@@ -101,6 +120,39 @@ class SourceLoop:
         log.error("source %s hangs", self.source.name)
         await self.outbox.add([self._hung_reading()])
         self._late = asyncio.ensure_future(self._await_late(future))
+
+    @property
+    def waits(self) -> bool:
+        """Whether the source can wait for news by itself, instead of being asked each period."""
+        return isinstance(self.source, Waiting)
+
+    async def follow(self) -> None:
+        """Turn after turn, of a source that waits for news; runs until it is cancelled.
+
+        News is read at once, but no more often than each period.
+        """
+        try:
+            while True:
+                begin = time.monotonic()
+                try:
+                    await self.turn()
+                except Exception:  # one bad turn must not end the watch
+                    log.exception("a turn of source %s failed", self.source.name)
+                left = self.source.period_seconds - (time.monotonic() - begin)
+                await asyncio.sleep(max(left, _LEAST_PAUSE_SECONDS))
+        finally:
+            if isinstance(self.source, Waiting):
+                self.source.wake()
+            for _ in range(_WAKE_LOOKS):  # it can be closed only when its thread is back
+                if not self.thread.busy:
+                    break
+                await asyncio.sleep(_LEAST_PAUSE_SECONDS)
+
+    def _read(self) -> Batch:
+        if isinstance(self.source, Waiting):
+            with contextlib.suppress(OSError):
+                self.source.wait(WAIT_SECONDS)
+        return self.cycle.run(self.now_ns())
 
     async def _await_late(self, future: asyncio.Future[Batch]) -> None:
         """What a hung source says when it comes back is late, but true of its own time."""

@@ -30,7 +30,7 @@ def test_a_file_for_an_agent_alone_is_read(tmp_path: Path) -> None:
 
 def test_in_a_file_for_both_the_heads_sections_are_checked_as_well(tmp_path: Path) -> None:
     assert read_agent(write(tmp_path, AGENT + '[slurm]\ncluster = "c"\n')).node == "n1"
-    with pytest.raises(ConfigError, match="slurm.clustre"):
+    with pytest.raises(ConfigError, match=r"slurm\.clustre"):
         read_agent(write(tmp_path, AGENT + '[slurm]\nclustre = "c"\n'))
 
 
