@@ -16,7 +16,7 @@ from daemon.soft import Wish
 _ASKED = frozenset(
     {
         Guard.SLURM_AWAY, Guard.UNKNOWN_NODE, Guard.OURS, Guard.FOREIGN, Guard.NOT_REGISTERED,
-        Guard.MAINTENANCE, Guard.LOCKED, Guard.HOLD_DOWN, Guard.TOOL_FAULT, Guard.COVERAGE,
+        Guard.MAINTENANCE, Guard.LOCKED, Guard.TOOL_FAULT, Guard.COVERAGE,
         Guard.COMMON_CAUSE, Guard.BREAKER,
     }
 )  # fmt: skip

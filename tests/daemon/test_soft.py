@@ -337,6 +337,8 @@ def test_locked_silent_held_and_stale_nodes_are_left_alone() -> None:
     assert asked(LedgerView(locked={"n1": "ann"})) == 0
     assert asked(LedgerView(held={"n1": case("n1")})) == 0
     assert asked(LedgerView(breaker="20 drains")) == 0
+    # A drain would wait for the hold-down; to be taken last suits a node that has just come back.
+    assert asked(LedgerView(returned_ns={"n1": NOW_NS - 1})) == 1
     assert asked(silences=(silent("n1", "nvml", "source"),)) == 0
     told = replace(situation(nodes, risk("n1", 0.6)), slurm_age_seconds=1000.0)
     assert wishes(told, limits, LedgerView(), Mode.ACT, NOW_NS) == []
