@@ -20,6 +20,7 @@ EXAMPLE = """examples:
   tocsin bench store --nodes 10000  the embedded store, and what else is installed beside it
   tocsin bench gateway --json       HTTP in, store out
   tocsin bench head --nodes 10000   the same with rules, features and judgement
+  tocsin bench score --nodes 10000  one scoring of the whole fleet, by part
   tocsin bench return --nodes 10000 all agents come back at once after an outage
 
 Peers (InfluxDB 1, VictoriaMetrics) are measured when influxd or victoria-metrics is on PATH."""
@@ -76,12 +77,20 @@ def _return(folder: Path, nodes: int, steps: int) -> Iterator[Figure]:
     yield from bench_return(folder / "return", nodes, max(1, min(steps, 12)))
 
 
+def _score(folder: Path, nodes: int, steps: int) -> Iterator[Figure]:
+    from daemon.bench.score import bench_score
+
+    del folder
+    yield from bench_score(nodes, max(2, min(steps, 4)))
+
+
 BENCHES: dict[str, Bench] = {
     "agent": _agent,
     "bmc": _bmc,
     "fabric": _fabric,
     "gateway": _gateway,
     "head": _head,
+    "score": _score,
     "return": _return,
     "store": _store,
 }

@@ -120,6 +120,8 @@ class FeatureEngine:
     ) -> None:
         """Cuts readings into slices (one node, one time) and applies them in order of time."""
         ours = rows >= 0
+        if not ours.any():  # none of these readings is kept: there may be no row at all yet
+            return
         if state.presence is not None:
             late = ours & (times <= state.presence.last_ns(np.maximum(rows, 0)))
             self.late_readings += int(late.sum())
