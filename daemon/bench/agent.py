@@ -92,7 +92,7 @@ def _node_exporter(seconds: float) -> Iterator[Figure]:
     """node_exporter, asked as often as the agent reads."""
     program = shutil.which("node_exporter") or shutil.which("prometheus-node-exporter")
     if program is None:
-        print("node_exporter is not on PATH: not measured beside the agent", file=sys.stderr)
+        sys.stderr.write("node_exporter is not on PATH: not measured beside the agent\n")
         return
     with _sink() as (port, _):
         pass  # a port that was free a moment ago
