@@ -51,6 +51,7 @@ class IdleProber:
         self.facts: tuple[Fact, ...] = ()
         # What probes came to since it was last taken away, for the store.
         self.news: list[Sample] = []
+        self._told_anew = False
         self._look_at_facts()
 
     def step(self, nodes: Mapping[str, NodeState], out: frozenset[str], now_ns: int) -> None:
@@ -65,7 +66,9 @@ class IdleProber:
             self._follow_all(tools, nodes, out, now_ns)
             self._begin_due(tools, nodes, out, now_ns)
         except SlurmError:
-            return  # nothing is concluded; the next cycle asks again
+            pass  # nothing is concluded; the next cycle asks again
+        if self._told_anew:
+            self._look_at_facts()
 
     def _see_idle(self, nodes: Mapping[str, NodeState], now_ns: int) -> None:
         fit = {name for name, node in nodes.items() if not unfit(node)}
@@ -148,9 +151,10 @@ class IdleProber:
         self.news.append(
             sample("slurm_event", now_ns, fields, node=probe.node, kind="idle_probe", code=code)
         )
-        self._look_at_facts()
+        self._told_anew = True
 
     def _look_at_facts(self) -> None:
+        self._told_anew = False
         self.facts = facts(self.records.told(), self._options) if self._options.every_hours else ()
 
     # ---- what begins ---------------------------------------------------------------------------

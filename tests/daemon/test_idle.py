@@ -379,3 +379,21 @@ def test_ends_that_say_nothing_of_the_node_say_nothing() -> None:
         world.tools.finish("", state)
         world.step()
         assert world.prober.records.told() == {}, state
+
+
+def test_old_probes_are_dropped_and_what_counts_is_the_same_after_a_restart() -> None:
+    world = World()
+    world.nodes = cluster(1)
+    for i in range(15):
+        world.step(25 * 3600)
+        world.tools.finish(f"tocsin=ok;gemm_flops={i + 1}e7")
+        world.step()
+    query = world.database.query
+    assert query("SELECT COUNT(*) AS n FROM idle_probes")[0]["n"] == 10
+    kept = [row["value"] for row in query("SELECT value FROM proof_figures ORDER BY seq")]
+    assert kept == [(i + 1) * 1e7 for i in range(5, 15)]
+    before = world.prober.records.told()["n1"]
+    world.restart()
+    assert world.prober.records.told()["n1"] == before
+    world.step(3600)
+    assert world.open() == []  # it was probed an hour ago
