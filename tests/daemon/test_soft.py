@@ -20,6 +20,7 @@ from daemon.soft import SoftOptions, back_of, ours_of, plain_shown, shown_from
 from daemon.soft_wishes import chances, wishes
 from daemon.softener import Softener, SoftState
 from daemon.store.database import Database
+from models.facility import GroupEvent
 from models.voices import Risk
 from tests.daemon.softworld import SoftMemory
 from tests.daemon.test_policy import NOW_NS, case
@@ -295,6 +296,18 @@ def test_so_many_nodes_at_most_the_likeliest_first() -> None:
     world.cycle()
     world.cycle()
     assert sorted(world.slurm.writes) == ["n2 weight=1001", "n3 weight=1001"]
+
+
+def test_many_likely_nodes_are_no_common_cause_and_a_rack_in_trouble_is_left_alone() -> None:
+    nodes = {f"n{i}": idle(f"n{i}") for i in range(100)}
+    limits = Limits(soft=SoftOptions(step="weight"))
+    told = situation(nodes, *(risk(name, 0.6) for name in nodes))
+    assert len(wishes(told, limits, LedgerView(), Mode.ACT, NOW_NS)) == 100
+    trouble = GroupEvent("rack r1", "power", NOW_NS, ("n1", "n2"), 2, "two feeds are gone", True)
+    told = replace(told, groups={"n1": ("rack r1",), "n2": ("rack r2",)}, group_events=(trouble,))
+    found = {one.node for one in wishes(told, limits, LedgerView(), Mode.ACT, NOW_NS)}
+    assert "n1" not in found
+    assert "n2" in found
 
 
 def test_a_node_that_is_drained_by_anybody_gets_its_old_weight_back() -> None:
