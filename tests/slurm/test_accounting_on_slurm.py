@@ -38,12 +38,12 @@ def _free_port() -> int:
 
 @pytest.fixture
 def accounted(slurm_start: Callable[..., Cluster], tmp_path: Path) -> Iterator[Cluster]:
-    """A cluster of two nodes whose jobs are accounted."""
+    """A cluster of three nodes whose jobs are accounted."""
     path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
     absent = [tool for tool in TOOLS if shutil.which(tool, path=path) is None]
     if absent:
         pytest.skip(f"needs {', '.join(absent)}")
-    cluster = slurm_start(nodes=2)
+    cluster = slurm_start(nodes=3)
     port, own = _free_port(), _free_port()
     data = tmp_path / "db"
     subprocess.run(
@@ -99,15 +99,19 @@ def _listens(port: int) -> bool:
     return False
 
 
-def test_a_node_that_died_under_its_job_is_a_label(accounted: Cluster, tmp_path: Path) -> None:
+def test_nodes_that_died_under_their_jobs_are_labels_requeued_or_not(
+    accounted: Cluster, tmp_path: Path
+) -> None:
     slurm = accounted
-    wait_for(lambda: slurm.words("n2") == {"IDLE"}, "n2 is idle", 30)
+    wait_for(lambda: {slurm.words(n) for n in slurm.nodes} == {frozenset({"IDLE"})}, "idle", 30)
     time.sleep(1)
+    slurm.start_job("n1", "--requeue")
     slurm.start_job("n2", "--no-requeue")
-    slurm.start_job("n1")
+    slurm.start_job("n3")
     begun_ns = time.time_ns()
-    slurm.node("kill-node", "n2")
-    wait_for(lambda: "DOWN" in slurm.words("n2"), "n2 is down", 40)
+    for node in ("n1", "n2"):
+        slurm.node("kill-node", node)
+        wait_for(lambda name=node: "DOWN" in slurm.words(name), f"{node} is down", 40)  # type: ignore[misc]
     past = Past(Accounting(Options()), Database(tmp_path / "db.sqlite"), days=30.0)
     kept: list[Sample] = []
 
@@ -116,17 +120,18 @@ def test_a_node_that_died_under_its_job_is_a_label(accounted: Cluster, tmp_path:
 
     def mined() -> bool:
         asyncio.run(mine(past, keep, time.time_ns()))
-        return bool(kept)
+        return len(kept) >= 2
 
     wait_for(mined, "accounting tells it", 30)
     asyncio.run(mine(past, keep, time.time_ns()))
-    (one,) = kept
-    assert (one.measurement, one.tag("node"), one.tag("code")) == ("slurm_event", "n2", "node_fail")
-    assert begun_ns - 10**9 <= one.time_ns <= time.time_ns()
     miner = LabelMiner()
-    miner.observe(one)
-    (failure,) = miner.labels().failures
-    assert (failure.entity.node, failure.cause) == ("n2", "node down")
+    for one in sorted(kept, key=lambda one: one.time_ns):
+        assert (one.measurement, one.tag("code")) == ("slurm_event", "node_fail")
+        assert begun_ns - 10**9 <= one.time_ns <= time.time_ns()
+        miner.observe(one)
+    told = {(one.entity.node, one.cause) for one in miner.labels().failures}
+    assert told == {("n1", "node down"), ("n2", "node down")}
+    assert len(kept) == 2, "each is told once"
 
 
 def test_without_accounting_it_is_said_and_nothing_is_kept(slurm: Cluster, tmp_path: Path) -> None:
