@@ -79,12 +79,13 @@ REAL_LIMIT = 100
 
 
 def bench_bmc(count: int, cycles: int) -> Iterator[Figure]:
-    """The same as lines of ``tocsin bench``: simulators, Redfish emulators, stand-ins."""
+    """The same as lines of ``tocsin bench``: simulators, emulators, stand-ins of both."""
     some = min(count, REAL_LIMIT)
     kinds = (
         ("IPMI simulators", some, real),
         ("Redfish emulators", some, bmc_redfish.figures),
         ("IPMI stand-ins", count, standins),
+        ("Redfish stand-ins", count, bmc_redfish.standins),
     )
     for kind, number, measure in kinds:
         try:
