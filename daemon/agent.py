@@ -186,6 +186,7 @@ class Agent:
                 self.now_ns,
                 backoff_limit_seconds=limit_seconds,
                 pause_seconds=pause_seconds,
+                urgent=lane is self.lanes[0],
                 rng=self.rng,
                 tls=tls,
             )

@@ -34,10 +34,12 @@ from daemon.rates import Rate, Rates
 from daemon.settings import Section
 from daemon.store.errors import StoreUnavailableError
 from daemon.tokens import NODE_NAME, token_in
+from daemon.turnstile import Turnstile
 
 log = logging.getLogger("tocsin.gateway")
 
 BATCH_HEADER = "X-Tocsin-Batch"
+URGENT_HEADER = "X-Tocsin-Urgent"
 V1_PATH = "/write"
 _BATCH_KEY = re.compile(r"([A-Za-z0-9_-]{1,32}):([0-9]{1,18})")
 LOUD_TOLD_LIMIT = 5
@@ -58,6 +60,9 @@ class GatewayOptions(Section):
     burst_bytes_limit: int = Field(default=512 * 1024 * 1024, ge=1024)
     pending_bytes_limit: int = Field(default=256 * 1024 * 1024, ge=1024)
     pending_samples_limit: int = Field(default=400_000, ge=1)
+    # Writes under way at once; and how many more of severe events.
+    requests_limit: int = Field(default=256, ge=1)
+    urgent_requests_limit: int = Field(default=256, ge=1)
     retry_after_seconds: float = Field(default=5.0, gt=0)
     client_certificates: bool = False
     connections: DoorOptions = DoorOptions()
@@ -153,6 +158,12 @@ class Gateway:
             Rate(self.options.bytes_per_second_limit, self.options.burst_bytes_limit),
         )
         self._in_flight: dict[BatchKey, asyncio.Future[None]] = {}
+        self.turnstile = Turnstile(
+            self.options.requests_limit,
+            self.options.urgent_requests_limit,
+            self.options.retry_after_seconds,
+            self.rng,
+        )
         self.pending_bytes = 0
         self._pending_samples = 0
 
@@ -168,7 +179,15 @@ class Gateway:
                 return web.Response(status=204)
             if batch is not None and batch in self._in_flight:
                 return await self._join(batch)
-            return await self._take(request, node, precision, batch)
+            urgent = URGENT_HEADER in request.headers
+            wait_seconds = self.turnstile.enter(urgent, self.clock.monotonic())
+            if wait_seconds:
+                text = "too many writes under way"
+                raise RefusedError(429, "too many requests", text, wait_seconds)
+            try:
+                return await self._take(request, node, precision, batch)
+            finally:
+                self.turnstile.leave()
         except RefusedError as refused:
             if refused.status in (429, 503):
                 self.counts.pushed_back += 1

@@ -18,6 +18,7 @@ from daemon.schedule import OwnThread
 from daemon.spool import Entry
 
 BATCH_HEADER = "X-Tocsin-Batch"
+URGENT_HEADER = "X-Tocsin-Urgent"
 WRITE_PATH = "/api/v2/write"
 _ANSWER_LIMIT_BYTES = 1024 * 1024
 _SECRET_LIMIT_BYTES = 4096
@@ -66,6 +67,7 @@ class Uplink:
     now_ns: Callable[[], int]
     backoff_limit_seconds: float
     pause_seconds: float = 0.0
+    urgent: bool = False
     rng: random.Random = field(default_factory=random.Random)
     tls: ssl.SSLContext | bool = True
     on_done: Callable[[Entry], None] = lambda entry: None
@@ -150,6 +152,8 @@ class Uplink:
             headers["Authorization"] = f"Token {token}"
         if key:
             headers[BATCH_HEADER] = key
+        if self.urgent:
+            headers[URGENT_HEADER] = "1"  # the head has room of its own for these
         try:
             async with self.session.post(
                 url + WRITE_PATH,

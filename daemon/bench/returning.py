@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import gzip
 import json
+import logging
 import multiprocessing
 import random
 import resource
@@ -30,7 +31,7 @@ from daemon.bench.figures import Figure, percentile, resident_mebibytes
 from daemon.bench.load import NAMES, Fleet
 from daemon.clock import SystemClock
 from daemon.delivery import Answer, Delivery, retry_after_seconds
-from daemon.gateway import BATCH_HEADER, BatchKey, Gateway, GatewayOptions, routes
+from daemon.gateway import BATCH_HEADER, URGENT_HEADER, BatchKey, Gateway, GatewayOptions, routes
 from daemon.listen import Address, Listeners
 from daemon.store.commit import GroupCommit
 from daemon.store.embedded import Store
@@ -145,6 +146,7 @@ def _address(number: int) -> str:
 
 def _agents(pipe: Connection, port: int, nodes: int, batches: int, spread_seconds: float) -> None:
     _many_files()
+    logging.getLogger("tocsin.delivery").disabled = True  # what it would say is counted
     asyncio.run(_return(pipe, port, nodes, batches, spread_seconds))
 
 
@@ -228,7 +230,7 @@ class _Agent:
             f"POST /api/v2/write HTTP/1.1\r\nHost: head\r\nContent-Encoding: gzip\r\n"
             f"Authorization: Token {_token(self.number)}\r\nContent-Length: {len(body)}\r\n"
         )
-        head += f"{BATCH_HEADER}: {key}\r\n\r\n" if key else "\r\n"
+        head += f"{BATCH_HEADER}: {key}\r\n\r\n" if key else f"{URGENT_HEADER}: 1\r\n\r\n"
         writer.write(head.encode() + body)
         said = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
         fields = dict(line.lower().split(": ", 1) for line in said[1:] if ": " in line)

@@ -13,7 +13,7 @@ import pytest
 from collectors.lines import encode
 from collectors.sample import sample
 from daemon.admission import AdmissionOptions
-from daemon.gateway import BATCH_HEADER, BatchKey, GatewayOptions
+from daemon.gateway import BATCH_HEADER, URGENT_HEADER, BatchKey, GatewayOptions
 from daemon.store.errors import StoreUnavailableError
 from daemon.store.tables import to_rows
 from tests.daemon.head_stub import NODE_TOKEN, RELAY_TOKEN, Head
@@ -399,3 +399,28 @@ async def test_any_body_is_answered_in_words_and_never_with_500(head: Head) -> N
     assert statuses == {204, 400}
     head.store.roll(2**62, everything=True)
     assert not list((head.store.directory / "damaged").iterdir())
+
+
+async def test_severe_events_pass_where_others_are_turned_away(tmp_path: Path) -> None:
+    head = await Head(tmp_path / "store", GatewayOptions(requests_limit=1)).start()
+    release, whole = asyncio.Event(), head.gateway.accept
+
+    async def slow(*arguments: Any) -> None:
+        await release.wait()
+        await whole(*arguments)
+
+    head.gateway.accept = slow
+    line = "host,node=n1 load_1m=1"
+    first = asyncio.create_task(post(head, line))
+    while not head.gateway.turnstile.under_way:
+        await asyncio.sleep(0.005)
+    status, answer, headers = await post(head, line)
+    assert (status, answer["message"]) == (429, "too many writes under way")
+    assert int(headers["Retry-After"]) >= 1
+    urgent = asyncio.create_task(post(head, line, headers={URGENT_HEADER: "1"}))
+    while head.gateway.turnstile.under_way < 2:
+        await asyncio.sleep(0.005)
+    release.set()
+    assert [(await one)[0] for one in (first, urgent)] == [204, 204]
+    assert head.gateway.turnstile.under_way == 0
+    await head.stop()
