@@ -36,6 +36,7 @@ class Command:
 
 COMMANDS: tuple[Command, ...] = (
     Command("nvidia-smi-q-x.xml", ("nvidia-smi", "-q", "-x"), "nvidia-smi-xml"),
+    Command("nvidia-smi.txt", ("nvidia-smi",), "nvidia-smi"),
     Command("nvidia-smi-L.txt", ("nvidia-smi", "-L"), "nvidia-smi-list"),
     Command("nvidia-smi-topo-m.txt", ("nvidia-smi", "topo", "-m"), "nvidia-smi-topo"),
     Command("nvidia-smi-nvlink-s.txt", ("nvidia-smi", "nvlink", "-s"), "nvidia-smi-nvlink"),
@@ -80,6 +81,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("slurm-nodes.json", ("scontrol", "show", "nodes", "--json"), "slurm-nodes"),
     Command("nvme-smart-log.json", ("nvme", "smart-log", "/dev/nvme0", "-o", "json"),
             "nvme-smart-log"),
+    Command("ras-mc-ctl.txt", ("ras-mc-ctl", "--errors"), "rasdaemon"),
     Command("dmesg.txt", ("dmesg", "--time-format", "iso"), "kernel-log"),
 )  # fmt: skip
 

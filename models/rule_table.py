@@ -199,9 +199,18 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             Rule(
                 "pcie_width",
                 "gpu",
-                "A PCIe link has fewer lanes than both of its ends can do. The speed is not "
-                "judged: an idle GPU lowers it by itself.",
+                "A PCIe link has fewer lanes than both of its ends can do. The speed is "
+                "judged by pcie_speed, for an idle GPU lowers it by itself.",
                 "two readings in a row",
+                Remedy.ALERT,
+                _STATE,
+            ),
+            Rule(
+                "pcie_speed",
+                "gpu",
+                "The PCIe link of a GPU under load runs slower than both of its ends can. While it "
+                "is idle nothing is said: the driver lowers the speed by itself.",
+                "load of half or more, two readings in a row",
                 Remedy.ALERT,
                 _STATE,
             ),

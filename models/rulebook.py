@@ -160,6 +160,23 @@ def pcie_width(fields: Mapping[str, Value]) -> Answer:
     return Finding("pcie_width", "lanes", Remedy.ALERT, 2, text, "reseat the card or its riser")
 
 
+def pcie_speed(fields: Mapping[str, Value]) -> Answer:
+    """``pcie_link_generation`` against the most of GPU and slot, judged only under load: an idle
+    GPU lowers it by itself."""
+    now, most = fields.get("pcie_link_generation"), fields.get("pcie_link_generation_max")
+    load = fields.get("utilization_ratio")
+    if not isinstance(now, float) or not isinstance(most, float) or not isinstance(load, float):
+        return None
+    if now >= most:
+        return False
+    if load < LOAD_RATIO or now < 1:
+        return None
+    text = f"PCIe generation {now:g} of {most:g} under load"
+    return Finding("pcie_speed", "pciegen", Remedy.ALERT, 2, text, "reseat the card or its riser")
+
+
+# From this share of time with a kernel running on, a GPU is under load.
+LOAD_RATIO = 0.5
 # Rules whose latched fact a good NVML reading of the same GPU ends.
 ENDED_BY_READING = frozenset({"driver_init", "gpu_unreadable"})
 

@@ -34,6 +34,7 @@ _CODES = {
     "bmc_critical": "bmc",
     "pcie_gone": "gone",
     "pcie_width": "lanes",
+    "pcie_speed": "pciegen",
     "disk": "smart",
     "clock": "clock",
 }
@@ -84,9 +85,14 @@ class States:
         entity = Entity("gpu", name, f"gpu{index}")
         for rule, state in _GPU_STATES:
             self._state(node, rule, entity, state(fields), sample.time_ns, gpu.interval_ns)
+        if "pcie_link_generation_max" in fields:  # once in many readings
+            answer: Answer = self._in_a_row(
+                node, f"pcie_speed {index}", rulebook.pcie_speed(fields)
+            )
+            self._state(node, "pcie_speed", entity, answer, sample.time_ns, _PCIE_INTERVAL_NS)
         frozen = gpu.look_frozen(fields, sample.time_ns, self.thresholds)
         if frozen is not None:
-            answer: Answer = rulebook.VANISHED if frozen else False
+            answer = rulebook.VANISHED if frozen else False
             onset_ns = gpu.frozen_since_ns or sample.time_ns
             self._state(
                 node, "gpu_vanished", entity, answer, sample.time_ns, gpu.interval_ns, onset_ns

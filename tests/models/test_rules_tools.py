@@ -159,3 +159,23 @@ def test_kernel_lines_of_a_dying_host_reach_people(rules: Rules) -> None:
         ("kernel", Remedy.ALERT),
         ("nvme", Remedy.ALERT),
     }
+
+
+def link(at: int, generation: float, load: float) -> Sample:
+    fields = {
+        "pcie_link_generation": generation,
+        "pcie_link_generation_max": 5.0,
+        "utilization_ratio": load,
+        "power_watts": 90.0,
+    }
+    return sample("gpu", at, fields, node="n3", gpu="2", uuid="GPU-2")
+
+
+def test_a_slow_link_is_told_only_under_load_and_only_if_it_stays_slow(rules: Rules) -> None:
+    minute = 60 * SECOND
+    assert facts(rules, link(NOW, 1.0, 0.0), link(NOW + minute, 1.0, 0.1), now=NOW + minute) == []
+    assert facts(rules, link(NOW + 2 * minute, 3.0, 0.9), now=NOW + 2 * minute) == []
+    (fact,) = facts(rules, link(NOW + 3 * minute, 3.0, 0.9), now=NOW + 3 * minute)
+    assert (fact.rule, fact.remedy, fact.entity.device) == ("pcie_speed", Remedy.ALERT, "gpu2")
+    assert fact.text == "PCIe generation 3 of 5 under load"
+    assert facts(rules, link(NOW + 4 * minute, 5.0, 0.9), now=NOW + 4 * minute) == []
