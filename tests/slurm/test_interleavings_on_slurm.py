@@ -37,13 +37,14 @@ from tests.testbed.slurm.cluster import Cluster, wait_for
 
 COURSES = int(os.environ.get("TOCSIN_INTERLEAVINGS", "2"))
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(120 + 60 * COURSES)]
-STEPS = 12
+STEPS = 20
 CAP = 2
 LIMITS = Limits(
     drains_per_hour=1000, drained_nodes_max=CAP, drained_share_max=1.0, partition_share_max=1.0,
     breaker_drains=10_000, flap_drains=1000,
 )  # fmt: skip
 NODES = st.sampled_from(["n1", "n2", "n3", "n4"])
+WHICH = st.integers(0, 3)
 MARK = "tocsin:"
 
 
@@ -104,10 +105,10 @@ class Course(RuleBasedStateMachine):
         self._step("cycle")
         self._turn()
 
-    @rule(node=NODES)
-    def fault(self, node: str) -> None:
-        number = self._step(f"fault {node}")
-        self.house.facts.append(lost(node, number % 8, time.time_ns()))
+    @rule(nodes=st.sets(NODES, min_size=1))
+    def faults(self, nodes: set[str]) -> None:
+        number = self._step(f"fault {' '.join(sorted(nodes))}")
+        self.house.facts.extend(lost(node, number % 8, time.time_ns()) for node in sorted(nodes))
         self._turn()
 
     @rule(node=NODES)
@@ -123,8 +124,9 @@ class Course(RuleBasedStateMachine):
         self.house = self._head(self.house)
         self._turn()
 
-    @rule(node=NODES)
-    def person_wants_it_back(self, node: str) -> None:
+    @rule(which=WHICH)
+    def person_wants_it_back(self, which: int) -> None:
+        node = self._drained(which)
         self._step(f"resume {node}")
         before = self.slurm.show()[node]
         with contextlib.suppress(RefusedError):
@@ -146,19 +148,26 @@ class Course(RuleBasedStateMachine):
     def health_script(self, node: str) -> None:
         self._drain(node, f"NHC: check_hw_ib failed {self._step(f'nhc {node}')}")
 
-    @rule(node=NODES)
-    def person_relabels(self, node: str) -> None:
+    @rule(which=WHICH, alike=st.booleans())
+    def person_relabels(self, which: int, alike: bool) -> None:
+        node = self._drained(which)
         number = self._step(f"relabel {node}")
-        if "DRAIN" in self.slurm.words(node):
-            self.said.add(word := f"ann: mine {number}")
-            self.slurm.run("scontrol", "update", f"nodename={node}", f"reason={word}", check=False)
+        self.said.add(word := f"{MARK}x79 mine {number}" if alike else f"ann: mine {number}")
+        self.slurm.run("scontrol", "update", f"nodename={node}", f"reason={word}", check=False)
 
-    @rule(node=NODES)
-    def person_lifts(self, node: str) -> None:
+    @rule(which=WHICH)
+    def person_lifts(self, which: int) -> None:
+        node = self._drained(which)
         self._step(f"lift {node}")
-        if "DRAIN" in self.slurm.words(node):
-            # A slurmctld that has just come back refuses it until the node has registered.
-            self.slurm.run("scontrol", "update", f"nodename={node}", "state=undrain", check=False)
+        # A slurmctld that has just come back refuses it until the node has registered.
+        self.slurm.run("scontrol", "update", f"nodename={node}", "state=undrain", check=False)
+
+    def _drained(self, which: int) -> str:
+        """One of the drained nodes, ours first; any node where none is."""
+        shown = self.slurm.show()
+        names = [name for name, (words, _) in shown.items() if "DRAIN" in words]
+        names.sort(key=lambda name: not self._ours(shown[name][1]))
+        return (names or list(self.slurm.nodes))[which % (len(names) or len(self.slurm.nodes))]
 
     # ---- what fails ------------------------------------------------------------------------
 
