@@ -131,8 +131,11 @@ class Course(RuleBasedStateMachine):
         before = self.slurm.show()[node]
         with contextlib.suppress(RefusedError):
             self.house.drains.resume(node, "bob", time.time_ns())
-        if before[1] in self.said:
-            assert self.slurm.show()[node] == before, self.steps
+        words, reason = before
+        if reason in self.said:
+            shown = self.slurm.show()[node]
+            assert shown[1] == reason, (node, shown, self.steps)
+            assert ("DRAIN" in shown[0]) == ("DRAIN" in words), (node, shown, self.steps)
 
     # ---- people and scripts ----------------------------------------------------------------
 
