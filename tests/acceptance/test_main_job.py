@@ -141,7 +141,11 @@ def _held(house: House) -> dict[str, str]:
 
 
 def test_shadow_mode_writes_nothing_to_slurm(build_house: Callable[..., House]) -> None:
-    house = build_house(mode="shadow")
+    # What is opt-in beside drains is switched on: it writes nothing in shadow either.
+    house = build_house(
+        mode="shadow",
+        policy='reboot.when = "advised"\nsoft.step = "weight"\nsoft.threshold = 0.01\n',
+    )
     log = house.cluster.directory / "log" / "slurmctld.log"
     house.start()
     before = log.read_text().count("update_node")
@@ -287,8 +291,8 @@ def test_explain_says_why_and_why_not(house: House) -> None:
         assert word in told.stdout, told.stdout
     ticket = house.tocsin("explain", case, "--ticket")
     assert ticket.returncode == 0, ticket.stderr
-    for word in ("Node n3, gpu4", "serial 1", "UUID GPU-", "VBIOS 96", "NVRM: Xid",
-                 "row_remap_failed", "Step now: reboot the node", "nvidia-bug-report.sh"):  # fmt: skip
+    words = ("Node n3, gpu4", "serial 1", "UUID GPU-", "VBIOS 96", "NVRM: Xid", "row_remap_failed")
+    for word in (*words, "Step now: reboot the node", "nvidia-bug-report.sh"):
         assert word in ticket.stdout, ticket.stdout
     assert house.tocsin("explain", "n1", "--ticket").returncode == 1
     well = house.tocsin("explain", "n1")

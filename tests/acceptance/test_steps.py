@@ -26,8 +26,8 @@ def weight(house: House, node: str) -> int:
     return parse_shown(house.cluster.run("scontrol", "-o", "show", "node", node)).weight
 
 
-def start(build_house: Callable[..., House], mode: str) -> House:
-    house = build_house(mode=mode, policy=POLICY)
+def start(build_house: Callable[..., House]) -> House:
+    house = build_house(mode="act", policy=POLICY)
     house.start_head()
     house.start_agent("n3")
     wait_for(lambda: house.status()["agents_heard"] >= 1, "the agent is heard", 60)
@@ -37,7 +37,7 @@ def start(build_house: Callable[..., House], mode: str) -> House:
 def test_a_drained_node_is_rebooted_stays_drained_and_once_back_is_taken_last(
     build_house: Callable[..., House],
 ) -> None:
-    house = start(build_house, "act")
+    house = start(build_house)
     house.kernel_says("n3", XID79)
     wait_for(lambda: drained(house.cluster, "n3"), "n3 is drained", 25)
     case = house.decisions("n3")[0]["id"][:6]
@@ -56,18 +56,3 @@ def test_a_drained_node_is_rebooted_stays_drained_and_once_back_is_taken_last(
     assert "soft_weight: weight 1 -> 1001: risk" in house.tocsin("explain", "n3").stdout
     assert not drained(house.cluster, "n3")
     house.cluster.update("n3", weight="1")
-
-
-def test_in_shadow_neither_is_written_by_slurmctlds_own_log(
-    build_house: Callable[..., House],
-) -> None:
-    house = start(build_house, "shadow")
-    begin = house.cluster.log_size()
-    house.kernel_says("n3", XID79)
-    wait_for(lambda: "shadow: risk" in _timeline(house), "the soft step is recorded", 40)
-    assert house.cluster.updates_since(begin) == []
-    assert weight(house, "n3") == 1
-
-
-def _timeline(house: House) -> str:
-    return "\n".join(one["text"] for one in house.ask("/api/v1/nodes/n3")["timeline"])
