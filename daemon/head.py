@@ -323,6 +323,7 @@ class Head:
                 self.decisions, self._faults["ledger"] = (), str(error)
             self._faults["store"] = self.store.counts.fault
             self._faults["disk"] = self.store.counts.short
+            self._faults["store's files"] = self.store.counts.unreadable
             self._faults["tokens file"] = getattr(self.gateway and self.gateway.tokens, "fault", "")
             # Silences have an alert of their own, with a time to settle.
             spoken = [one for one in self.decisions if one.voice != "silence"]

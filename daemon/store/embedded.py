@@ -63,6 +63,7 @@ class StoreCounts:
     damaged_bytes: int = 0
     fault: str = ""
     short: str = ""
+    unreadable: str = ""
 
 
 class Store(Reader):
@@ -247,6 +248,7 @@ class Store(Reader):
         """
         with self._upkeep_lock:
             report = self._upkeep().run(now_ns)
+            self.counts.unreadable = "; ".join(report.faults)[:500]
             log.info("store upkeep: %s", report.text())
             return report
 

@@ -10,11 +10,13 @@ import logging
 import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
+from daemon.store.errors import StoreUnavailableError
 from daemon.store.events import BatchMarks, EventTable
 from daemon.store.merge import five_minutes, merge_parts
 from daemon.store.options import StoreOptions
@@ -53,6 +55,7 @@ class UpkeepReport:
     days_removed_for_age: int = 0
     days_removed_for_size: int = 0
     events_removed: int = 0
+    faults: list[str] = field(default_factory=list)
 
     def text(self) -> str:
         """One line for the journal."""
@@ -110,15 +113,22 @@ class Upkeep:
 
     def _merge(self, now_ns: int, report: UpkeepReport) -> None:
         for measurement in measurements(self.parquet):
-            settled = [
-                part for part in self._rolled(measurement) if part.end_ns + SETTLE_NS <= now_ns
-            ]
-            for parts in _by(settled, lambda part: (part.day, part.hour)):
-                if len(parts) > 1 and parts[0].hour >= 0:
-                    self._replace(parts, parts[0].hour)
-                    report.hours_merged += 1
-            self._merge_days(measurement, now_ns, report)
-            self._roll_up(measurement, now_ns, report)
+            try:
+                self._merge_one(measurement, now_ns, report)
+            except (StoreUnavailableError, pa.ArrowException) as error:
+                # A damaged file must not keep the others from being merged, nor old days from
+                # being removed; a disk that fails says so again with the next one.
+                log.error("store %s: %s is not merged: %s", self.directory, measurement, error)
+                report.faults.append(f"{measurement} is not merged: {error}"[:300])
+
+    def _merge_one(self, measurement: str, now_ns: int, report: UpkeepReport) -> None:
+        settled = [part for part in self._rolled(measurement) if part.end_ns + SETTLE_NS <= now_ns]
+        for parts in _by(settled, lambda part: (part.day, part.hour)):
+            if len(parts) > 1 and parts[0].hour >= 0:
+                self._replace(parts, parts[0].hour)
+                report.hours_merged += 1
+        self._merge_days(measurement, now_ns, report)
+        self._roll_up(measurement, now_ns, report)
 
     def _rolled(self, measurement: str) -> list[Part]:
         """The parts that no segment which is still there may have a share in.

@@ -239,3 +239,30 @@ def test_old_events_go(store: Store) -> None:
     store.commit()
     assert store.upkeep(DAY0_NS + 740 * DAY_NS).events_removed == 1
     assert len(store.events()) == 1
+
+
+def test_a_damaged_file_keeps_no_other_from_being_merged_nor_old_days_from_going(
+    store: Store,
+) -> None:
+    for day in (0, 95):
+        for measurement in ("bad", "good"):
+            for turn in range(2):
+                time_ns = DAY0_NS + day * DAY_NS + turn * MINUTE_NS
+                store.append([sample(measurement, time_ns, {"value": 1.0}, node="n1")])
+                store.commit()
+                store.roll(2**62, everything=True)
+    (victim, _) = [
+        part.path
+        for part in all_parts(store.parquet_directory)
+        if part.measurement == "bad" and part.start_ns >= DAY0_NS + 95 * DAY_NS
+    ]
+    victim.write_bytes(victim.read_bytes()[:100])
+    report = store.upkeep(DAY0_NS + 96 * DAY_NS + HOUR_NS)
+    assert report.days_removed_for_age == 1
+    assert len(list(store.parquet_directory.glob("good/*/day.*"))) == 1
+    assert "bad is not merged" in store.counts.unreadable
+    assert victim.name in store.counts.unreadable or "cannot be read" in store.counts.unreadable
+    assert len(to_rows(store.read("good", DAY0_NS + 95 * DAY_NS, 2**62))) == 2
+    victim.unlink()
+    store.upkeep(DAY0_NS + 96 * DAY_NS + HOUR_NS)
+    assert store.counts.unreadable == ""
