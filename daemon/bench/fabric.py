@@ -103,7 +103,7 @@ def _inside(cycles: int) -> Figures:
             sweeps.append(sweep.number("sweep_seconds") or 0.0)
             cpu.append(_cpu_seconds() - used)
         measured = [_tool_seconds(tool) for tool in TOOLS]
-    tools, used = [wall for wall, _ in measured], [one for _, one in measured]
+    tools, tools_used = [wall for wall, _ in measured], [one for _, one in measured]
     peak_bytes = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return {
         "ports": ports,
@@ -114,14 +114,14 @@ def _inside(cycles: int) -> Figures:
         "cpu_seconds": median(cpu),
         "memory_bytes": float(peak_bytes),
         "ibqueryerrors_seconds": tools[0],
-        "ibqueryerrors_cpu_seconds": used[0],
+        "ibqueryerrors_cpu_seconds": tools_used[0],
         "tools_seconds": sum(tools),
-        "tools_cpu_seconds": sum(used),
+        "tools_cpu_seconds": sum(tools_used),
         "ibqueryerrors_ratio": median(rounds) / tools[0],
         "tools_ratio": median(rounds) / sum(tools),
         # The processor's time says more than the clock where the machine is busy.
-        "ibqueryerrors_cpu_ratio": median(cpu) / used[0],
-        "tools_cpu_ratio": median(cpu) / sum(used),
+        "ibqueryerrors_cpu_ratio": median(cpu) / tools_used[0],
+        "tools_cpu_ratio": median(cpu) / sum(tools_used),
         "load_1m": os.getloadavg()[0],
     }
 
