@@ -35,7 +35,7 @@ def start(
     house.start_agent("n3")
     wait_for(lambda: house.status()["agents_heard"] >= 1, "the agent is heard", 60)
     house.kernel_says("n3", XID79)
-    wait_for(lambda: drained(house.cluster, "n3"), "n3 is drained", 25)
+    wait_for(lambda: drained(house.cluster, "n3"), "n3 is drained", 45)
     return house
 
 
