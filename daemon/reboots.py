@@ -90,7 +90,12 @@ class Rebooter:
         """One cycle: sees who came back, and asks for what is due."""
         if self._options.when == "never" or self._mode is not Mode.ACT or self._tools is None:
             return
-        due = [case for case in self._ledger.held() if case.state is State.DRAINED]
+        # Slurm is asked only where there is something to reboot, or to wait for.
+        due = [
+            case
+            for case in self._ledger.held()
+            if case.state is State.DRAINED and not self._of_case(case.id) and self._is_advised(case)
+        ]
         open_ = self._open()
         if not due and not open_:
             return
@@ -106,10 +111,6 @@ class Rebooter:
                 self._ask(case, nodes[case.node], now_ns)
 
     def _why_not(self, case: Case, node: NodeState | None, now_ns: int) -> str:
-        if not self._is_advised(case):
-            return "another step is advised"
-        if self._of_case(case.id):
-            return "it was rebooted for this case already"
         if self._locked(case.node) or case.return_by:
             return "it waits for a person"
         if node is None or not is_ours(node, case) or not node.drained or node.jobs:
