@@ -7,6 +7,7 @@ one entry looks the same whoever read it. The record id stands first in the text
 from __future__ import annotations
 
 import calendar
+import functools
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -129,6 +130,7 @@ def _day(text: str) -> tuple[int, int, int] | None:
     return None
 
 
+@functools.lru_cache(maxsize=1_024)
 def iso_time(text: str) -> int | None:
     """Nanoseconds UTC of an ISO 8601 time with zone (without one: UTC), or None."""
     try:

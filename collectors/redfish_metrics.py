@@ -6,6 +6,7 @@ property that the address names, else from the sensor's name.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -66,6 +67,18 @@ def kind_of(address: str, sensor: str) -> str:
     return "" if guess == "state" else guess
 
 
+@functools.lru_cache(maxsize=16_384)
+def _place(address: str, name: str) -> tuple[str, str]:
+    """Sensor and chassis by the address of a value; servers of one kind have the same ones."""
+    path, _, prop = address.partition("#")
+    parts = [part for part in path.split("/") if part]
+    sensor = parts[-1] if parts else name
+    if prop:
+        owner = parts[-2] if len(parts) > 1 else ""
+        sensor = f"{owner} {prop.strip('/').replace('/', ' ')}".strip()
+    return sensor, parts[parts.index("Chassis") + 1] if "Chassis" in parts[:-1] else ""
+
+
 def metric_values(
     body: Mapping[str, Any], node: str, known: Mapping[str, Known], found: Readings
 ) -> Iterator[tuple[Reading, str]]:
@@ -73,12 +86,7 @@ def metric_values(
     for _, item in rows(body, "MetricValues"):
         address = text(item.get("MetricProperty"))
         name = text(item.get("MetricId"))
-        path, _, prop = address.partition("#")
-        parts = [part for part in path.split("/") if part]
-        sensor = parts[-1] if parts else name
-        if prop:
-            owner = parts[-2] if len(parts) > 1 else ""
-            sensor = f"{owner} {prop.strip('/').replace('/', ' ')}".strip()
+        sensor, chassis = _place(address, name)
         if not sensor:
             found.problem("a metric value without address", str(item)[:80])
             continue
@@ -89,7 +97,6 @@ def metric_values(
         told = known.get(address) or Known(kind_of(address, sensor))
         if not told.kind:
             continue  # a metric of some other sort (utilisation, bandwidth)
-        chassis = parts[parts.index("Chassis") + 1] if "Chassis" in parts[:-1] else ""
         critical = told.critical(value)
         reading = Reading(node, sensor, told.kind, value * told.factor, critical, True, chassis)
         yield reading, text(item.get("Timestamp"))
