@@ -63,6 +63,7 @@ class GatewayOptions(Section):
     # Writes under way at once; and how many more of severe events.
     requests_limit: int = Field(default=256, ge=1)
     urgent_requests_limit: int = Field(default=256, ge=1)
+    requests_per_node_limit: int = Field(default=16, ge=1)
     retry_after_seconds: float = Field(default=5.0, gt=0)
     client_certificates: bool = False
     connections: DoorOptions = DoorOptions()
@@ -161,6 +162,7 @@ class Gateway:
         self.turnstile = Turnstile(
             self.options.requests_limit,
             self.options.urgent_requests_limit,
+            self.options.requests_per_node_limit,
             self.options.retry_after_seconds,
             self.rng,
         )
@@ -180,14 +182,14 @@ class Gateway:
             if batch is not None and batch in self._in_flight:
                 return await self._join(batch)
             urgent = URGENT_HEADER in request.headers
-            wait_seconds = self.turnstile.enter(urgent, self.clock.monotonic())
+            wait_seconds = self.turnstile.enter(node, urgent, self.clock.monotonic())
             if wait_seconds:
                 text = "too many writes under way"
                 raise RefusedError(429, "too many requests", text, wait_seconds)
             try:
                 return await self._take(request, node, precision, batch)
             finally:
-                self.turnstile.leave()
+                self.turnstile.leave(node)
         except RefusedError as refused:
             if refused.status in (429, 503):
                 self.counts.pushed_back += 1

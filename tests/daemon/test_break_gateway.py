@@ -123,3 +123,25 @@ async def test_who_has_no_token_keeps_no_connection(head: Head) -> None:
     said = await asyncio.wait_for(reader.read(), 10)  # to its end
     assert said.startswith(b"HTTP/1.1 401")
     writer.close()
+
+
+async def test_bodies_that_come_letter_by_letter_hold_up_nobody_else(tmp_path: Path) -> None:
+    options = GatewayOptions(requests_limit=20, requests_per_node_limit=4)
+    tokens = parse_tokens(f"n1 {NODE_TOKEN}\nn2 {VICTIM_TOKEN}\n")
+    head = await Head(tmp_path / "store", options, tokens).start()
+    held = []
+    for _ in range(30):
+        reader, writer = await asyncio.open_connection("127.0.0.1", head.port)
+        writer.write(
+            b"POST /api/v2/write HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n"
+            b"Authorization: Token " + NODE_TOKEN.encode() + b"\r\n\r\nh"
+        )
+        held.append((reader, writer))
+    refused = [reader for reader, _ in held[4:]]
+    for reader in refused:
+        assert b" 429 " in await asyncio.wait_for(reader.readline(), 10)
+    assert head.gateway.turnstile.under_way == 4
+    assert (await post(head, XID, VICTIM_TOKEN))[0] == 204
+    for _, writer in held:
+        writer.close()
+    await head.stop()
