@@ -29,6 +29,7 @@ EXCESS = "temperature_over_siblings.mean_10m"
 NOW = "temperature_over_siblings.now"
 LEVEL = "temperature.mean_10m"
 AGE = "presence.silent_seconds"
+NEEDS = (EXCESS, NOW, LEVEL, AGE)
 
 
 @dataclass

@@ -148,6 +148,11 @@ class LearnedRisk:
     def observe(self, sample: Sample, arrival_ns: int) -> None:
         """Nothing: the features keep the history."""
 
+    @property
+    def needs(self) -> dict[str, tuple[str, ...]]:
+        """The features that it looks at, by kind: frames need hold no others."""
+        return {kind: model.names for kind, model in self.kinds.items()}
+
     def parts(self, frame: FeatureFrame) -> dict[str, Floats]:
         """Calibrated probability of every entity, by kind."""
         found = {}

@@ -18,7 +18,9 @@ published; the factors are ASSUMED, kept low, and capped.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -73,6 +75,10 @@ class Rival:
 
     name = "rival-1"
     kinds = ("gpu", "node")
+    needs: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "gpu": (HOTTER, HOTTER_NOW),
+        "node": (EPISODES, LOSSES, SINCE),
+    }
 
     def __init__(self, horizon_seconds: float = DAY_SECONDS) -> None:
         self.horizon_seconds = horizon_seconds

@@ -6,13 +6,14 @@ touches nothing outside: readings, times and expectations are handed in.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from collectors.sample import Sample
 from models.facility import Facility, GroupEvent
 from models.features import FeatureEngine, FeatureFrame
+from models.heat import NEEDS as HEAT_NEEDS
 from models.heat import Heat
 from models.risk import RiskModel
 from models.rules import RULE_MEASUREMENTS, Rules
@@ -31,6 +32,20 @@ class Judgement:
     risks: tuple[Risk, ...] = ()
     coverage: Mapping[str, float] = field(default_factory=dict)
     group_events: tuple[GroupEvent, ...] = ()
+
+
+def needs_of(
+    models: Sequence[RiskModel], kinds: Sequence[str]
+) -> dict[str, frozenset[str]] | None:
+    """The features that somebody looks at, by kind; None, for all, when a model does not say."""
+    needed = {kind: set(HEAT_NEEDS if kind == "gpu" else ()) for kind in kinds}
+    for one in models:
+        needs: Mapping[str, Collection[str]] | None = getattr(one, "needs", None)
+        if needs is None:
+            return None
+        for kind, names in needs.items():
+            needed[kind] |= set(names)
+    return {kind: frozenset(names) for kind, names in needed.items()}
 
 
 class Watch:
@@ -65,6 +80,7 @@ class Watch:
         self.models = tuple(models)
         # Only what somebody looks at is reckoned.
         self.kinds = tuple(sorted({"gpu", *(kind for one in self.models for kind in one.kinds)}))
+        self.names = needs_of(self.models, self.kinds)
         self.forget_scores()
 
     def ingest(self, samples: Sequence[Sample], arrival_ns: int) -> None:
@@ -105,7 +121,7 @@ class Watch:
         risks: list[Risk] = []
         hot: list[Fact] = []
         if self.models:
-            frame: FeatureFrame = self.features.frame(now_ns, self.kinds)
+            frame: FeatureFrame = self.features.frame(now_ns, self.kinds, self.names)
             for model in self.models:
                 risks.extend(model.score(frame, now_ns))
             hot = self.heat.facts(frame)

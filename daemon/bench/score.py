@@ -21,7 +21,13 @@ from models.rules import Rules
 from models.silence import SilenceTracker
 from models.watch import Watch
 
-SENSORS = ("Inlet Temp", "FAN1", "FAN2", "PSU1 Status", "PSU2 Status")
+# Name, kind and usual value.
+SENSORS = (
+    ("Inlet Temp", "celsius", 24.0),
+    ("FAN1", "rpm", 9000.0),
+    ("FAN2", "rpm", 9100.0),
+    ("PSU1", "watts", 1400.0),
+)
 REACH = "1"
 ROUNDS = 3
 
@@ -61,9 +67,11 @@ def bench_score(nodes: int, steps: int, model: Path | None = None) -> Iterator[F
 def _works(
     watch: Watch, models: Sequence[RiskModel], expected: Mapping[str, int], now_ns: int
 ) -> dict[str, Callable[[], object]]:
-    frame = watch.features.frame(now_ns, watch.kinds)
+    frame = watch.features.frame(now_ns, watch.kinds, watch.names)
     works: dict[str, Callable[[], object]] = {
-        "frame of " + ", ".join(watch.kinds): lambda: watch.features.frame(now_ns, watch.kinds),
+        "frame of what is looked at": lambda: watch.features.frame(
+            now_ns, watch.kinds, watch.names
+        ),
         "frame of every kind": lambda: watch.features.frame(now_ns),
     }
     for one in models:
@@ -85,8 +93,8 @@ def _beside(nodes: int, time_ns: int) -> Iterator[Sample]:
         yield sample("host", at, {**host, "boot_time_seconds": 1.7e9}, node=node)
         port = {"state": 4.0, "rate_bits_per_second": 2e11, "symbol_errors_total": 0.0}
         yield sample("ib_port", at, port, node=node, device="mlx5_0", port="1")
-        for sensor in SENSORS:
-            reading = {"value": 25.0 + number % 5, "present": 1.0, "critical": 0.0}
-            yield sample("bmc", at, reading, node=node, sensor=sensor, kind="celsius")
+        for sensor, kind, usual in SENSORS:
+            reading = {"value": usual + number % 5, "present": 1.0, "critical": 0.0}
+            yield sample("bmc", at, reading, node=node, sensor=sensor, kind=kind)
         for source in ("agent", "nvml", "host"):
             yield sample("source", at, up, node=node, source=source)

@@ -43,7 +43,9 @@ class Jobs:
         now_ns = head.clock.now_ns()
         if learning.choice.model is not None:
             watch = head.watch
-            frame = await head.intake.in_turn(watch.features.frame, now_ns, watch.kinds)
+            frame = await head.intake.in_turn(
+                watch.features.frame, now_ns, watch.kinds, watch.names
+            )
             await asyncio.to_thread(learning.look, frame, now_ns)
         hour = head.config.learning.hour
         if due(now_ns, learning.book.marked_ns("count"), hour):

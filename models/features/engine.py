@@ -9,7 +9,7 @@ them so). Readings older than the newest one of their entity are counted and lef
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain, repeat
 
 import numpy as np
@@ -210,28 +210,42 @@ class FeatureEngine:
 
     # Features out ----------------------------------------------------------------------
 
-    def frame(self, now_ns: int, kinds: Sequence[str] | None = None) -> FeatureFrame:
+    def frame(
+        self,
+        now_ns: int,
+        kinds: Sequence[str] | None = None,
+        names: Mapping[str, Collection[str]] | None = None,
+    ) -> FeatureFrame:
         """The features of all entities at ``now_ns``, of all kinds that have any.
 
-        Asking changes nothing: two frames at one time are equal, and a frame leaves no
-        trace in later ones.
+        ``names`` keeps only the named features of each kind, at a fraction of the cost. Asking
+        changes nothing: two frames at one time are equal, and a frame leaves no trace in later
+        ones.
         """
         self.flush()
         wanted = [name for name in self.tables if kinds is None or name in kinds]
-        needed = set(wanted)
-        for name in wanted:
-            needed |= {"node"} if self.tables[name].spec.inherit else set()
-            needed |= {*self.tables[name].spec.gather, *self.tables[name].spec.stand_out}
-        own = {name: dict(self.tables[name].features(now_ns)) for name in needed}
+        chosen = {
+            kind: tuple(
+                one.name for one in features(kind) if names is None or one.name in names[kind]
+            )
+            for kind in wanted
+            if names is None or kind in names
+        }
+        needed = needed_own(chosen)
+        own = {name: dict(self.tables[name].features(now_ns, needed[name])) for name in needed}
         result = {}
-        for name in wanted:
+        for name, columns in chosen.items():
             table = self.tables[name]
             if len(table):
-                result[name] = self._kind_frame(table, own, now_ns)
+                result[name] = self._kind_frame(table, own, now_ns, columns)
         return FeatureFrame(now_ns, result)
 
     def _kind_frame(
-        self, table: EntityTable, own: dict[str, dict[str, Floats]], now_ns: int
+        self,
+        table: EntityTable,
+        own: dict[str, dict[str, Floats]],
+        now_ns: int,
+        names: tuple[str, ...],
     ) -> KindFrame:
         spec = table.spec
         columns = dict(own[spec.kind])
@@ -239,13 +253,12 @@ class FeatureEngine:
         if spec.inherit:
             rows_of = self.tables["node"].rows
             rows = np.array([rows_of.get(Entity("node", name), -1) for name in node_names])
-            for name in spec.inherit:
+            for name in (one for one in spec.inherit if f"node.{one}" in names):
                 columns[f"node.{name}"] = _looked_up(own["node"][name], rows)[table.node_rows]
         for kind in spec.gather:
-            columns |= self._gathered(table, kind, own[kind])
+            columns |= self._gathered(table, kind, own.get(kind, {}), names)
         for kind in spec.stand_out:
-            columns |= self._stood_out(table, kind, own[kind])
-        names = tuple(one.name for one in features(spec.kind))
+            columns |= self._stood_out(table, kind, own.get(kind, {}), names)
         alive = np.flatnonzero(now_ns - table.heard_ns() <= STALE_NS)
         whole = len(alive) == len(table)
         # Column by column in memory: written so, and binned so by the models.
@@ -262,13 +275,18 @@ class FeatureEngine:
             table.node_rows[alive],
         )
 
-    def _gathered(self, table: EntityTable, kind: str, own: dict[str, Floats]) -> dict[str, Floats]:
+    def _gathered(
+        self, table: EntityTable, kind: str, own: dict[str, Floats], wanted: tuple[str, ...]
+    ) -> dict[str, Floats]:
         """The largest value among a node's parts of a kind, for each gathered feature."""
         parts = self.tables[kind]
         columns: dict[str, Floats] = {}
+        gathered = [one for one in table.spec.gather[kind] if f"{kind}_max.{one}" in wanted]
+        if not gathered:
+            return columns
         names = [entity.node for entity in table.entities]
         rows = np.array([parts.nodes.get(name, -1) for name in names], np.int64)
-        for name in table.spec.gather[kind]:
+        for name in gathered:
             worst = np.full(len(parts.nodes), -np.inf)
             if len(parts):
                 values = own[name]
@@ -278,14 +296,17 @@ class FeatureEngine:
         return columns
 
     def _stood_out(
-        self, table: EntityTable, kind: str, own: dict[str, Floats]
+        self, table: EntityTable, kind: str, own: dict[str, Floats], wanted: tuple[str, ...]
     ) -> dict[str, Floats]:
         """How far the largest of a node's parts is above the middle one, for each feature."""
         parts = self.tables[kind]
+        columns: dict[str, Floats] = {}
+        odd_ones = [one for one in table.spec.stand_out[kind] if f"{kind}_odd.{one}" in wanted]
+        if not odd_ones:
+            return columns
         names = [entity.node for entity in table.entities]
         rows = np.array([parts.nodes.get(name, -1) for name in names], np.int64)
-        columns: dict[str, Floats] = {}
-        for name in table.spec.stand_out[kind]:
+        for name in odd_ones:
             odd = np.full(len(parts.nodes), np.nan)
             if len(parts):
                 there = parts.siblings >= 0
@@ -322,6 +343,29 @@ class FeatureEngine:
         fresh.late_readings = int(extra["late_readings"])
         fresh.repeated_events = int(extra["repeated_events"])
         self.__dict__ = fresh.__dict__
+
+
+def needed_own(chosen: Mapping[str, Collection[str]]) -> dict[str, set[str]]:
+    """Which features each kind must reckon of its own, for the features ``chosen`` of frames.
+
+    >>> needed_own({"gpu": ("power.now", "node.failure.days_since")})
+    {'gpu': {'power.now'}, 'node': {'failure.days_since'}}
+    """
+    needed: dict[str, set[str]] = {}
+    specs = {spec.kind: spec for spec in CATALOGUE}
+    for kind, names in chosen.items():
+        spec = specs[kind]
+        ends = {f"{other}_{how}": other for other in specs for how in ("max", "odd")}
+        needed.setdefault(kind, set())
+        for name in names:
+            stem, _, rest = name.partition(".")
+            if stem == "node" and rest in spec.inherit:
+                needed.setdefault("node", set()).add(rest)
+            elif stem in ends:
+                needed.setdefault(ends[stem], set()).add(rest)
+            else:
+                needed[kind].add(name)
+    return needed
 
 
 def address(text: str) -> str:

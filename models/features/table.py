@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 import numpy as np
 
@@ -201,23 +201,35 @@ class EntityTable:
                 newest = np.maximum(newest, times.max(axis=1, initial=NEVER_NS))
         return newest
 
-    def features(self, now_ns: int) -> Iterator[tuple[str, Floats]]:
-        """(name, [rows]) for every own feature of this kind, in the registry's order."""
+    def features(
+        self, now_ns: int, wanted: Collection[str] | None = None
+    ) -> Iterator[tuple[str, Floats]]:
+        """(name, [rows]) for every own feature of this kind, in the registry's order.
+
+        ``wanted`` names those that are needed (None: all): families without any are not reckoned,
+        others may bring more than was asked for.
+        """
         count = len(self.entities)
+        stems = None if wanted is None else {name.rpartition(".")[0] for name in wanted}
+
+        def asked(own: Iterable[str]) -> bool:
+            return stems is None or not stems.isdisjoint(own)
+
         assert self.main.presence is not None
         last_ns = self.main.presence.last_ns(slice(0, count))
         for state in self.streams.values():
             newest = last_ns if state is self.main else np.full(count, NEVER_NS, np.int64)
-            yield from _spread(
-                [one.name for one in state.stream.gauges], state.gauges.features(count, newest)
+            gauges, peers, counters = (
+                [one.name for one in family]
+                for family in (state.stream.gauges, state.stream.peers, state.stream.counters)
             )
-            yield from _spread(
-                [one.name for one in state.stream.peers], state.peers.features(count, newest)
-            )
-            yield from _spread(
-                [one.name for one in state.stream.counters], state.counters.features(count, now_ns)
-            )
-            if state.presence is not None:
+            if asked(gauges):
+                yield from _spread(gauges, state.gauges.features(count, newest))
+            if asked(peers):
+                yield from _spread(peers, state.peers.features(count, newest))
+            if asked(counters):
+                yield from _spread(counters, state.counters.features(count, now_ns))
+            if state.presence is not None and asked(("presence",)):
                 vanished = state.vanished(slice(0, count), last_ns)
                 node_last = np.full(len(self.nodes), NEVER_NS, np.int64)
                 np.maximum.at(node_last, self.node_rows, last_ns)
@@ -226,9 +238,9 @@ class EntityTable:
                     count, now_ns, vanished, newest_of_node
                 ):
                     yield f"presence.{suffix}", values
-        yield from _spread(
-            [one.name for one in self.spec.groups], self.happenings.features(count, now_ns)
-        )
+        groups = [one.name for one in self.spec.groups]
+        if asked(groups):
+            yield from _spread(groups, self.happenings.features(count, now_ns))
 
 
 def _spread(
