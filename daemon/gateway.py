@@ -61,7 +61,7 @@ class GatewayOptions(Section):
     pending_bytes_limit: int = Field(default=256 * 1024 * 1024, ge=1024)
     pending_samples_limit: int = Field(default=400_000, ge=1)
     # Writes under way at once; and how many more of severe events.
-    requests_limit: int = Field(default=256, ge=1)
+    requests_limit: int = Field(default=1024, ge=1)
     urgent_requests_limit: int = Field(default=256, ge=1)
     requests_per_node_limit: int = Field(default=16, ge=1)
     retry_after_seconds: float = Field(default=5.0, gt=0)
