@@ -1,3 +1,4 @@
+import errno
 import os
 import random
 import subprocess
@@ -337,6 +338,37 @@ def test_a_read_only_disk_is_said_in_words(tmp_path: Path) -> None:
             Store(disk / "store")
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=False)
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.EIO, "the disk fails; look for disk errors"),
+        (errno.EROFS, "read-only; look for disk errors"),
+        (errno.EDQUOT, "quota of the store's user"),
+    ],
+)
+def test_a_disk_that_fails_while_the_head_runs_is_said_and_costs_no_earlier_row(
+    store: Store, monkeypatch: pytest.MonkeyPatch, number: int, words: str
+) -> None:
+    keep(store, gpu("n1", 0, 0, power_watts=1.0))
+
+    def failing(handle: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as inside:
+        inside.setattr(os, "fdatasync", failing)
+        for second in (1, 2):
+            with pytest.raises(StoreUnavailableError, match=words):
+                keep(store, gpu("n1", 0, second, power_watts=1.0))
+            assert words in store.counts.fault
+            # What was not acknowledged is not there, what was is.
+            assert [row["time"] for row in rows(store)] == [0]
+    keep(store, gpu("n1", 0, 3, power_watts=1.0))
+    assert store.counts.fault == ""
+    store.roll(2**62, everything=True)
+    assert [row["time"] for row in rows(store)] == [0, 3]
+    assert not list((store.directory / "damaged").iterdir())
 
 
 CHILD = """
