@@ -20,8 +20,8 @@ EXAMPLE = """examples:
   tocsin bench store --nodes 10000  the embedded store, and what else is installed beside it
   tocsin bench gateway --json       HTTP in, store out
   tocsin bench head --nodes 10000   the same with rules, features and judgement
-  tocsin bench score --nodes 10000  one scoring of the whole fleet, by part
   tocsin bench return --nodes 10000 all agents come back at once after an outage
+  tocsin bench score --nodes 10000  one scoring of the whole fleet, by part
 
 Peers (InfluxDB 1, VictoriaMetrics) are measured when influxd or victoria-metrics is on PATH."""
 
@@ -71,17 +71,17 @@ def _bmc(folder: Path, nodes: int, steps: int) -> Iterator[Figure]:
     yield from bench_bmc(nodes, max(1, min(steps, 3)))
 
 
-def _return(folder: Path, nodes: int, steps: int) -> Iterator[Figure]:
-    from daemon.bench.returning import bench_return
-
-    yield from bench_return(folder / "return", nodes, max(1, min(steps, 12)))
-
-
 def _score(folder: Path, nodes: int, steps: int) -> Iterator[Figure]:
     from daemon.bench.score import bench_score
 
     del folder
     yield from bench_score(nodes, max(2, min(steps, 4)))
+
+
+def _return(folder: Path, nodes: int, steps: int) -> Iterator[Figure]:
+    from daemon.bench.returning import bench_return
+
+    yield from bench_return(folder / "return", nodes, max(1, min(steps, 12)))
 
 
 BENCHES: dict[str, Bench] = {
@@ -90,8 +90,8 @@ BENCHES: dict[str, Bench] = {
     "fabric": _fabric,
     "gateway": _gateway,
     "head": _head,
-    "score": _score,
     "return": _return,
+    "score": _score,
     "store": _store,
 }
 
