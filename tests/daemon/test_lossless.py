@@ -29,7 +29,7 @@ from tests.testbed.store.servers import Influx1, MissingServerError, free_port
 ROUNDS = int(os.environ.get("TOCSIN_LOSSLESS_ROUNDS", "5"))
 SPEED = 3600.0
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120 + 40 * ROUNDS)]
 
 
 class Side:
