@@ -1,4 +1,4 @@
-"""What fuzzing found once is fed to its parser in every run of the tests."""
+"""What was found once, by fuzzing or by hand, is fed to its parser in every run of the tests."""
 
 from __future__ import annotations
 
