@@ -72,7 +72,10 @@ class Beside:
     def step(self, situation: Situation, now_ns: int) -> None:
         """Makes likely nodes less wanted, and reboots what waits for it."""
         if self._limits.soft.step != "none" or self.softener.open():
-            wanted = wishes(situation, self._limits, self._ledger.view(now_ns), self._mode, now_ns)
+            wanted = wishes(
+                situation, self._limits, self._ledger.view(now_ns), self._mode, now_ns,
+                self.softener.reserved(),
+            )  # fmt: skip
             self.softener.step(wanted, chances(situation), situation.nodes, now_ns)
         self.rebooter.step(now_ns)
         if self._limits.idle.every_hours or self.prober.records.open():

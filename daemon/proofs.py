@@ -187,8 +187,9 @@ class Proofs:
 
     def _reserving(self, proof: Proof, case: Case, node: NodeState | None, now_ns: int) -> Proof:
         if node is None or not is_ours(node, case):
-            self._tools.release(proof.reservation)
-            return self._end(proof, case, State.DRAINED, "Slurm no longer shows our drain", now_ns)
+            kept = self._unreserve(proof)
+            text = f"Slurm no longer shows our drain{kept}"
+            return self._end(proof, case, State.DRAINED, text, now_ns)
         held = self._tools.reserved_for_us(proof.reservation, proof.node)
         if held is None:
             try:
@@ -199,8 +200,8 @@ class Proofs:
         if held:
             return self._to(proof, Step.OPENING, now_ns, f"in reservation {proof.reservation}")
         if now_ns > proof.due_ns:
-            self._tools.release(proof.reservation)
-            return self._end(proof, case, State.DRAINED, "no reservation in time", now_ns)
+            kept = self._unreserve(proof)
+            return self._end(proof, case, State.DRAINED, f"no reservation in time{kept}", now_ns)
         return proof
 
     def _opening(self, proof: Proof, case: Case, node: NodeState | None, now_ns: int) -> Proof:
@@ -295,14 +296,18 @@ class Proofs:
             return self._foreign(proof, node, now_ns)
         if gone and node is not None and not node.drain:
             return self._end(proof, case, State.RETURNED, "it is back in service", now_ns)
-        if why and not asked:
-            return self._close(proof, case, why, now_ns)
         assert node is not None
+        # A node that shows our drain again was not freed, whoever asked.
+        if why and (not asked or node.drain):
+            return self._close(proof, case, why, now_ns)
         if not asked and not node.registered and now_ns > proof.due_ns:
             return self._close(proof, case, f"it is {node.words} after its proof", now_ns)
         if not clean or (not asked and not node.registered):
             return proof
         self._cancel(proof)
+        if held is False:
+            text = f"it is back in service{_kept(proof)}"
+            return self._end(proof, case, State.RETURNED, text, now_ns)
         self._tools.release(proof.reservation)
         return proof if held is None else self.records.change(proof, text="unreserved")
 
@@ -328,16 +333,16 @@ class Proofs:
                 return self._foreign(proof, None, now_ns)
             if proof.node not in outcome.done:
                 return proof  # DOWN, say: the reservation stands, and it is tried again
-        self._tools.release(proof.reservation)
-        if self._tools.reserved_for_us(proof.reservation, proof.node) is not None:
+        kept = self._unreserve(proof)
+        if not kept and self._tools.reserved_for_us(proof.reservation, proof.node) is not None:
             return proof
-        return self._end(proof, case, State.DRAINED, proof.text, now_ns)
+        return self._end(proof, case, State.DRAINED, f"{proof.text}{kept}", now_ns)
 
     def _leaving(self, proof: Proof, case: Case, node: NodeState | None, now_ns: int) -> Proof:
         self._cancel(proof)
-        self._tools.release(proof.reservation)
+        kept = self._unreserve(proof)
         shown = f"{node.words}, reason {node.reason!r}" if node else "no such node"
-        text = f"Slurm shows {shown}: it is theirs from now on"
+        text = f"Slurm shows {shown}: it is theirs from now on{kept}"
         return self._end(proof, case, State.FOREIGN, text, now_ns)
 
     # ---- helpers -------------------------------------------------------------------------------
@@ -358,6 +363,15 @@ class Proofs:
         if node.down:
             return f"proof failed: it is {node.words}"
         return f"proof failed: {proof.worry} came meanwhile" if proof.worry else ""
+
+    def _unreserve(self, proof: Proof) -> str:
+        """Deletes our reservation; answers words where somebody changed it: then it is theirs."""
+        held = self._tools.reserved_for_us(proof.reservation, proof.node)
+        if held is False:
+            return _kept(proof)
+        if held:
+            self._tools.release(proof.reservation)
+        return ""
 
     def _cancel(self, proof: Proof) -> None:
         if not proof.submitted_ns:
@@ -405,6 +419,11 @@ _STEPS: dict[Step, Callable[[Proofs, Proof, Case, NodeState | None, int], Proof]
     Step.CLOSING: Proofs._closing,
     Step.LEAVING: Proofs._leaving,
 }
+
+
+def _kept(proof: Proof) -> str:
+    """What is said of a reservation that somebody changed."""
+    return f"; the reservation {proof.reservation} was changed by somebody: theirs to delete"
 
 
 def closing_reason(before: str, why: str) -> str:

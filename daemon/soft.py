@@ -14,7 +14,7 @@ from typing import Literal
 from pydantic import Field
 
 from daemon.settings import Section
-from daemon.slurm.soft import Shown
+from daemon.slurm.soft import WEIGHT_MAX, Shown
 
 
 class SoftOptions(Section):
@@ -53,7 +53,8 @@ class Wish:
 def ours_of(step: str, before: Shown, options: SoftOptions) -> Shown:
     """What Slurm is to show once ``step`` is written over ``before``."""
     if step == "weight":
-        return Shown(before.weight + options.weight, before.available, before.active)
+        raised = max(before.weight, min(before.weight + options.weight, WEIGHT_MAX))
+        return Shown(raised, before.available, before.active)
     if step == "feature":
         word = options.feature
         return Shown(before.weight, _with(before.available, word), _with(before.active, word))

@@ -13,14 +13,17 @@ from daemon.policy import Situation, scene_of
 from daemon.soft import Wish
 
 # What must let a soft step pass. The others are about drains: their cost, their cap, their yes.
+# A node that is held out is only watched: were it spared work, nobody could say what came of it.
 _ASKED = frozenset(
     {
         Guard.SLURM_AWAY, Guard.UNKNOWN_NODE, Guard.OURS, Guard.FOREIGN, Guard.NOT_REGISTERED,
         Guard.MAINTENANCE, Guard.LOCKED, Guard.TOOL_FAULT, Guard.COVERAGE,
-        Guard.COMMON_CAUSE, Guard.BREAKER,
+        Guard.COMMON_CAUSE, Guard.BREAKER, Guard.HELD_OUT,
     }
 )  # fmt: skip
-assert {guard for guard, _ in GUARDS} >= _ASKED
+# A reservation keeps new jobs away as a drain does: it is not to close a partition either.
+_CAPS = frozenset({Guard.CAP_CLUSTER, Guard.CAP_PARTITION, Guard.CAP_GROUP})
+assert {guard for guard, _ in GUARDS} >= _ASKED | _CAPS
 
 
 def soft_mode(limits: Limits, mode: Mode) -> Mode:
@@ -29,9 +32,14 @@ def soft_mode(limits: Limits, mode: Mode) -> Mode:
 
 
 def wishes(
-    situation: Situation, limits: Limits, ledger: LedgerView, mode: Mode, now_ns: int
+    situation: Situation,
+    limits: Limits,
+    ledger: LedgerView,
+    mode: Mode,
+    now_ns: int,
+    reserved: frozenset[str] = frozenset(),
 ) -> list[Wish]:
-    """The nodes to make less wanted now, the likeliest first.
+    """The nodes to make less wanted now, the likeliest first. ``reserved``: by steps that stand.
 
     Many likely nodes at once are bounded by the cap and not taken for one cause: a risk lasts for
     days, and to be taken last hurts nobody. A rack with an event of its own is left alone.
@@ -41,13 +49,18 @@ def wishes(
     grouped = node_risks(situation.risks)
     likely = of_risks(grouped, limits.soft.threshold, ledger, now_ns)
     scene = scene_of(situation, limits, ledger, mode, now_ns, ())
+    reserves = limits.soft.step == "reservation"
+    asked = _ASKED | _CAPS if reserves else _ASKED
+    scene.planned.extend(reserved)
     found: dict[str, Wish] = {}
     for one in sorted(likely, key=lambda one: (-one.probability, one.node)):
         if one.node in found:
             continue
-        said = [verdict for verdict in ask_all(scene, one) if verdict.guard in _ASKED]
+        said = [verdict for verdict in ask_all(scene, one) if verdict.guard in asked]
         if all(verdict.passed for verdict in said):
             found[one.node] = Wish(one.node, one.probability, one.text)
+            if reserves:
+                scene.planned.append(one.node)
     return list(found.values())
 
 

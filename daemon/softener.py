@@ -92,6 +92,7 @@ class Softener:
         self._options = options
         self._mode = mode if tools is not None else Mode.SHADOW
         self._start_ns = controller_start_ns
+        self._told_refused: set[int] = set()
         ledger.database.define(SCHEMA)
 
     def open(self) -> list[SoftStep]:
@@ -105,6 +106,13 @@ class Softener:
             )
             for row in rows
         ]  # fmt: skip
+
+    def reserved(self) -> frozenset[str]:
+        """The nodes that a reservation of ours keeps new jobs from, or is about to."""
+        keeps = (SoftState.INTENT, SoftState.STANDING, SoftState.UNDOING)
+        return frozenset(
+            one.node for one in self.open() if one.step == "reservation" and one.state in keeps
+        )
 
     def step(
         self,
@@ -120,6 +128,10 @@ class Softener:
                 return
             try:
                 left -= self._tend(one, chances, nodes, now_ns)
+            except SlurmRefused as error:
+                # Slurm's no concerns this node alone: the others are looked after all the same.
+                left -= 1
+                self._refused(one, error, now_ns)
             except SlurmError:
                 return  # nothing is concluded; the next cycle asks again
         busy = {one.node for one in self.open()}
@@ -311,6 +323,13 @@ class Softener:
         if self._tools.shown(one.node) == back:
             words = f"weight {back.weight}" if one.step == "weight" else ",".join(back.active)
             self._end(one, f"{why}; put back: {words}", now_ns)
+
+    def _refused(self, one: SoftStep, error: SlurmRefused, now_ns: int) -> None:
+        """Tells a person once; it is asked again each cycle."""
+        if one.seq not in self._told_refused:
+            self._told_refused.add(one.seq)
+            text = f"{one.words} could not be put back: {error}; look at it by hand"
+            self._say(one.node, now_ns, "soft_refused", text)
 
     def _end(self, one: SoftStep, text: str, now_ns: int) -> None:
         with self._ledger.together():

@@ -25,7 +25,10 @@ from daemon.slurm.proving import Reservation, no_such_reservation, parse_reserva
 # How the names of our reservations begin; those of proofs are tocsin_<case> without "soft".
 RESERVATION_BEGIN = "tocsin_soft_"
 _RESERVATION = re.compile(r"tocsin_soft_[0-9a-f]{8}")
-_FEATURE = re.compile(r"[A-Za-z0-9_.:=+-]{1,128}")
+# What a site calls a feature is its own business: all but quotes, a backslash, blank and comma.
+_FEATURE = re.compile(r"[!#-&(-+\--\[\]-~]{1,128}")
+# Above it stand Slurm's words for "no value" and "infinite".
+WEIGHT_MAX = 2**32 - 3
 _AWAY = ("stopped", "hung", "authentication", "unconfigured", "missing", "version")
 FLAGS = frozenset({"IGNORE_JOBS"})
 
@@ -111,15 +114,15 @@ class SoftSlurm:
 
     def set_weight(self, node: str, weight: int) -> None:
         """See SoftTools."""
-        if not 0 <= weight < 2**32 - 2:
-            raise ValueError(f"no weight: {weight}")
+        if not 0 <= weight <= WEIGHT_MAX:
+            raise SlurmRefused(f"no weight: {weight}", "refused")
         self._must("scontrol", "update", f"NodeName={_node(node)}", f"Weight={weight}")
 
     def set_features(self, node: str, shown: Shown) -> None:
         """See SoftTools."""
         bad = [one for one in (*shown.available, *shown.active) if not _FEATURE.fullmatch(one)]
         if bad:
-            raise ValueError(f"no feature: {bad[0]!r}")
+            raise SlurmRefused(f"a feature that cannot be written back: {bad[0]!r}", "refused")
         self._must(
             "scontrol", "update", f"NodeName={_node(node)}",
             f"AvailableFeatures={','.join(shown.available)}",

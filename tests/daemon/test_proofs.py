@@ -325,3 +325,56 @@ def test_what_a_proof_came_to_is_told_in_words_and_kept_as_readings() -> None:
     assert "proof failed: disk:exit1 failed, ended" in words
     assert "For a ticket: node n1; drained for: tocsin:x79 gpu3" in words
     assert ("proof gemm_flops", 1e9) in {(one.name, one.value) for one in told.signals}
+
+
+@pytest.mark.parametrize("end", ["passes", "drained by ann", "asked for"])
+def test_a_reservation_that_somebody_changed_is_theirs_and_is_never_deleted(end: str) -> None:
+    world = World()
+    case = world.drained()
+    world.cycle()
+    (name,) = world.tools.reservations
+    # scontrol update ReservationName=... Users+=ann Nodes+=n2: it no longer is what we made.
+    world.tools.reservations[name] = "n1,n2"
+    if end == "drained by ann":
+        world.slurm.set("n1", state="drain", reason="ann: mine")
+    if end == "asked for":
+        world.house.drains.resume("n1", "bob", world.clock.now_ns())
+    for _ in range(4):
+        world.clock.pass_seconds(15)
+        world.house.cycle()
+    assert world.tools.reservations == {name: "n1,n2"}
+    wanted = {"passes": State.DRAINED, "drained by ann": State.FOREIGN, "asked for": State.RETURNED}
+    assert world.state(case) is wanted[end]
+    assert world.slurm.nodes()["n1"].drain == (end != "asked for")
+    assert any("theirs to delete" in one.text for one in world.house.ledger.audit(subject=case))
+
+
+def test_a_name_that_somebody_else_uses_is_not_deleted_when_no_reservation_can_be_had() -> None:
+    world = World()
+    case = world.drained()
+    world.tools.reservations[f"tocsin_{case[:8]}"] = "n9"
+    for _ in range(400):
+        world.clock.pass_seconds(60)
+        world.house.cycle()
+    assert world.tools.reservations == {f"tocsin_{case[:8]}": "n9"}
+    assert world.state(case) is State.DRAINED
+    assert world.slurm.nodes()["n1"].drain
+
+
+def test_a_node_that_slurmctld_drained_again_while_a_person_freed_it_is_held_and_can_be_freed() -> (
+    None
+):
+    world = World()
+    case = world.drained()
+    world.cycle()
+    before = world.house.ledger.find(case).reason
+    proof = world.house.drains._proofs
+    assert proof is not None
+    proof.free(world.house.ledger.find(case), "ann", world.clock.now_ns())
+    # A crash of slurmctld goes back to what it had saved: our drain, and the reservation.
+    world.slurm.set("n1", user="tocsin", state="drain", reason=before)
+    world.cycle()
+    world.cycle()
+    assert world.state(case) is State.DRAINED
+    world.house.drains.resume("n1", "ann", world.clock.now_ns())
+    assert world.state(case) is State.RETURNED

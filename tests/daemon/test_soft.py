@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collectors.command import Result, Runner
+from collectors.slurm import Options
 from collectors.slurm_nodes import NodeState
 from daemon.cases import LedgerView
 from daemon.decisions import Mode
+from daemon.holdout import HoldOut, held_out
 from daemon.ledger import Ledger
 from daemon.limits import Limits
+from daemon.slurm.adapter import SlurmRefused
 from daemon.slurm.proving import Reservation
-from daemon.slurm.soft import Shown
+from daemon.slurm.soft import WEIGHT_MAX, Shown, SoftSlurm
 from daemon.soft import SoftOptions, back_of, ours_of, plain_shown, shown_from
 from daemon.soft_wishes import chances, wishes
 from daemon.softener import Softener, SoftState
@@ -61,7 +65,8 @@ class World:
         now_ns = self.clock.pass_seconds(15)
         nodes = self.nodes() if nodes is None else nodes
         found = situation(nodes, *self.risks)
-        asked = wishes(found, self.limits, self.ledger.view(now_ns), self.mode, now_ns)
+        view, reserved = self.ledger.view(now_ns), self.softener.reserved()
+        asked = wishes(found, self.limits, view, self.mode, now_ns, reserved)
         self.softener.step(asked, chances(found), nodes, now_ns)
 
     def verbs(self, node: str = "n1") -> list[str]:
@@ -300,7 +305,7 @@ def test_so_many_nodes_at_most_the_likeliest_first() -> None:
 
 def test_many_likely_nodes_are_no_common_cause_and_a_rack_in_trouble_is_left_alone() -> None:
     nodes = {f"n{i}": idle(f"n{i}") for i in range(100)}
-    limits = Limits(soft=SoftOptions(step="weight"))
+    limits = Limits(soft=SoftOptions(step="weight"), holdout=HoldOut(share=0))
     told = situation(nodes, *(risk(name, 0.6) for name in nodes))
     assert len(wishes(told, limits, LedgerView(), Mode.ACT, NOW_NS)) == 100
     trouble = GroupEvent("rack r1", "power", NOW_NS, ("n1", "n2"), 2, "two feeds are gone", True)
@@ -371,3 +376,106 @@ def test_undoing_what_nobody_touched_gives_exactly_what_was_there(
     assert (back or ours) == before
     assert (back is None) is (ours == before)
     assert shown_from(plain_shown(ours)) == ours
+
+
+# ---- a Slurm, and sites, that are not kind -------------------------------------------------------
+
+
+def test_a_weight_near_slurms_maximum_is_raised_no_further_and_put_back() -> None:
+    assert ours_of("weight", Shown(WEIGHT_MAX - 5), SoftOptions()).weight == WEIGHT_MAX
+    world = World()
+    world.slurm.nodes["n1"] = replace(world.slurm.nodes["n1"], weight=WEIGHT_MAX - 5)
+    before = dict(world.slurm.nodes)
+    world.risks = [risk("n1", 0.7)]
+    world.cycle()
+    assert world.slurm.nodes["n1"].weight == WEIGHT_MAX
+    world.risks = [risk("n1", 0.1)]
+    world.cycle()
+    assert world.slurm.nodes == before
+
+
+@pytest.mark.parametrize("feature", ["gpu/a100@sxm*8", "cpu(avx)|ib"])
+def test_odd_features_of_a_site_are_written_as_they_are(feature: str) -> None:
+    runner = Runs()
+    SoftSlurm(Options(), runner).set_features("n1", Shown(1, (feature,), (feature,)))
+    assert f"ActiveFeatures={feature}" in runner.argv
+
+
+@pytest.mark.parametrize("feature", ['a"b', "a b", "a,b", "a\\b", "grün", ""])
+def test_a_feature_that_cannot_be_written_is_a_refusal_of_this_node_and_no_crash(
+    feature: str,
+) -> None:
+    runner = Runs()
+    with pytest.raises(SlurmRefused, match="cannot be written back"):
+        SoftSlurm(Options(), runner).set_features("n1", Shown(1, (feature,), (feature,)))
+    with pytest.raises(SlurmRefused, match="no weight"):
+        SoftSlurm(Options(), runner).set_weight("n1", WEIGHT_MAX + 1)
+    assert runner.argv == []
+
+
+def test_a_step_that_slurm_will_not_take_back_holds_up_no_other() -> None:
+    world = World("reservation")
+    world.risks = [risk("n1", 0.7), risk("n2", 0.6)]
+    world.cycle()
+    kept = world.slurm.release
+
+    def stuck(name: str) -> None:
+        if world.slurm.reservations[name].nodes == ("n1",):
+            raise SlurmRefused("a job runs in it", "refused")
+        kept(name)
+
+    world.slurm.release = stuck  # type: ignore[method-assign]
+    world.risks = [risk("n1", 0.1), risk("n2", 0.1), risk("n3", 0.7)]
+    for _ in range(3):
+        world.cycle()
+    assert sorted(one.nodes for one in world.slurm.reservations.values()) == [("n1",), ("n3",)]
+    assert world.verbs("n1") == ["soft_reservation", "soft_refused"], "told once"
+    world.slurm.release = kept  # type: ignore[method-assign]
+    world.cycle()
+    assert [one.nodes for one in world.slurm.reservations.values()] == [("n3",)]
+
+
+def test_reservations_and_drains_together_leave_a_partition_its_nodes() -> None:
+    nodes = {f"n{i}": idle(f"n{i}") for i in range(1, 9)}
+    limits = Limits(
+        soft=SoftOptions(step="reservation", share_max=1.0), partition_share_max=0.5,
+        drained_share_max=1.0, holdout=HoldOut(share=0),
+    )  # fmt: skip
+    told = situation(nodes, *(risk(f"n{i}", 0.7 + i / 100) for i in range(1, 9)))
+    view = LedgerView(held={"n8": case("n8")})
+
+    def wished(*reserved: str) -> list[str]:
+        held = frozenset(reserved)
+        return [one.node for one in wishes(told, limits, view, Mode.ACT, NOW_NS, held)]
+
+    assert wished() == ["n7", "n6", "n5"], "half of the partition, the drain counted"
+    assert wished("n1", "n2") == ["n7"]
+    assert wished("n1", "n2", "n3") == []
+    # A weight takes no node away: it needs no cap but its own.
+    weight = limits.model_copy(update={"soft": SoftOptions(step="weight")})
+    assert len(wishes(told, weight, view, Mode.ACT, NOW_NS)) == 7
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_node_that_is_held_out_is_only_watched(step: str) -> None:
+    nodes = {f"n{i}": idle(f"n{i}") for i in range(1, 41)}
+    limits = Limits(soft=SoftOptions.model_validate({"step": step}), holdout=HoldOut(share=0.5),
+                    drained_share_max=1.0, partition_share_max=1.0,
+                    drained_nodes_max=1000)  # fmt: skip
+    told = situation(nodes, *(risk(name, 0.6) for name in nodes))
+    found = {one.node for one in wishes(told, limits, LedgerView(), Mode.ACT, NOW_NS)}
+    out = {name for name in nodes if held_out(name, "risk", NOW_NS, limits.holdout)}
+    assert 5 < len(out) < 35
+    assert found == set(nodes) - out
+
+
+class Runs(Runner):
+    """Keeps the argument list; every command succeeds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.argv: list[str] = []
+
+    def run(self, argv: Sequence[str], **more: object) -> Result:
+        self.argv = list(argv)
+        return Result(tuple(argv), "ended", 0)

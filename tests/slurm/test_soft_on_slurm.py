@@ -180,7 +180,7 @@ def test_names_of_others_and_nonsense_are_never_touched(slurm: Cluster) -> None:
             tools.release(name)
     with pytest.raises(ValueError, match="no node name"):
         tools.set_weight("n1 State=DOWN", 5)
-    with pytest.raises(ValueError, match="no feature"):
+    with pytest.raises(SlurmRefused, match="cannot be written back"):
         tools.set_features("n1", Shown(1, ("a,b Weight=5",), ()))
     with pytest.raises(SlurmRefused):
         tools.set_weight("n99", 5)
