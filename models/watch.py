@@ -34,9 +34,7 @@ class Judgement:
     group_events: tuple[GroupEvent, ...] = ()
 
 
-def needs_of(
-    models: Sequence[RiskModel], kinds: Sequence[str]
-) -> dict[str, frozenset[str]] | None:
+def needs_of(models: Sequence[RiskModel], kinds: Sequence[str]) -> dict[str, frozenset[str]] | None:
     """The features that somebody looks at, by kind; None, for all, when a model does not say."""
     needed = {kind: set(HEAT_NEEDS if kind == "gpu" else ()) for kind in kinds}
     for one in models:

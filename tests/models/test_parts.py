@@ -20,6 +20,9 @@ from models.simulate.write import write_simulation
 from models.telemetry import Telemetry
 from models.training import train_model
 
+# Training takes its time where other programs do as well.
+pytestmark = pytest.mark.timeout(400)
+
 HOUR_NS = 3_600_000_000_000
 DAY_NS = 24 * HOUR_NS
 SCORERS: list[Scorer] = [History(), StaticThresholds()]

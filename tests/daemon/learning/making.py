@@ -26,7 +26,10 @@ def examples(count: int = 600, seed: int = 1) -> Examples:
     y = (load > 90).astype(np.float64)
     times = np.sort(rng.integers(0, 1000, count)) * HOUR_NS
     nodes = tuple(f"n{i % 50}" for i in range(count))
-    return Examples("node", names, x, y, np.ones(count), times, nodes, np.where(y > 0, times, 0))
+    return Examples(
+        "node", names, x, y, np.ones(count), times, nodes, np.where(y > 0, times, 0),
+        causes=np.where(y > 0, 0, -1),
+    )  # fmt: skip
 
 
 def make_model(path: Path, name: str = "learned-a", gate: str = "off", **facts: Any) -> LearnedRisk:

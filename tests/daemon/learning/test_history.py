@@ -19,6 +19,9 @@ from models.telemetry import Telemetry
 from models.verdicts import Verdict, sample_of
 from models.voices import Entity
 
+# Training takes its time where other programs do as well.
+pytestmark = pytest.mark.timeout(400)
+
 HOUR_NS = 3_600_000_000_000
 DAY_NS = 24 * HOUR_NS
 

@@ -20,6 +20,9 @@ from models.site import Learnt, SiteOptions, learn, split, trained_until_ns
 from models.telemetry import Telemetry
 from models.voices import Entity
 
+# Training takes its time where other programs do as well.
+pytestmark = pytest.mark.timeout(400)
+
 HOUR_NS = 3_600_000_000_000
 OPTIONS = SiteOptions(
     step_ns=6 * HOUR_NS, negatives_share=0.1, rules=Rules(budget=100.0, draws=100)
@@ -118,7 +121,9 @@ def judged(name: str, early: int, false: int, nodes: int = 50, failures: int = 2
     net = np.zeros(nodes)
     net[:early] += costs.net(1, 0)
     net[nodes - false :] += costs.net(0, 1)
-    return Judged(name, 0.1, 0.1, early, false, early + false, failures, 1000.0, float(net.sum()), net)
+    return Judged(
+        name, 0.1, 0.1, early, false, early + false, failures, 1000.0, float(net.sum()), net
+    )
 
 
 RULES = Rules()
