@@ -127,7 +127,7 @@ class Client:
         status, headers, answer = await self._send("POST", uri, body)
         if status not in (200, 201):
             raise _status_error(status, headers, answer)
-        place = headers.get("Location", "")
+        place = str(headers.get("Location", ""))
         place = urlsplit(place).path if "://" in place else place
         if not place and isinstance(answer, dict):
             place = text(answer.get("@odata.id"))
