@@ -18,7 +18,7 @@ from collectors.slurm_nodes import NodeState
 from daemon.cases import Case, State, person_of
 from daemon.decisions import Action, Decision, Guard, Mode
 from daemon.flaps import Flaps
-from daemon.hand import NOTE_BEGIN, SELF, Hand, may_note
+from daemon.hand import NOTE_BEGIN, NOTE_VERB, SELF, Hand
 from daemon.ledger import SECOND_NS, Ledger
 from daemon.limits import Limits
 from daemon.policy import breaker_reason
@@ -101,13 +101,13 @@ class Drains:
             return
         notes = {one.node: _note_of(one) for one in foreign}
         try:
-            outcome = self._hand.adapter.comment(notes, may_note)
+            outcome = self._hand.adapter.comment(notes, self._hand.may_note)
         except SlurmError:
             return  # a note is a courtesy: the alert says the same
         for one in foreign:
             if one.node in outcome.done:
                 self._ledger.say(
-                    now_ns, user=SELF, verb="note", node=one.node, subject=one.id,
+                    now_ns, user=SELF, verb=NOTE_VERB, node=one.node, subject=one.id,
                     text=notes[one.node],
                 )  # fmt: skip
 
@@ -249,11 +249,16 @@ class Drains:
 
     def _free(self, case: Case, user: str, now_ns: int) -> Returned:
         """A person wants a node back that is being tested: its reservation goes."""
-        if self._proofs is not None:
-            self._proofs.free(case, user, now_ns)
-            for one in self._proofs.step(now_ns):
-                if one.node == case.node:
-                    return one
+        if self._proofs is None:
+            name = f"tocsin_{case.id[:8]}"
+            raise RefusedError(
+                f"{case.node} stands undrained in the reservation {name} of a proof, and in shadow "
+                f"mode none goes on: scontrol delete ReservationName={name} gives the node to users"
+            )
+        self._proofs.free(case, user, now_ns)
+        for one in self._proofs.step(now_ns):
+            if one.node == case.node:
+                return one
         raise RefusedError(f"{case.node} is being tested, and not free yet: try again")
 
     def _why_not_lifted(self, node: str, outcome: Outcome) -> str:

@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from collectors.slurm_nodes import NodeState
 from daemon.cases import Case, State
 from daemon.ledger import Ledger
-from daemon.slurm.adapter import Outcome, SlurmAdapter, SlurmError, same_reason
+from daemon.slurm.adapter import Outcome, SlurmAdapter, SlurmError, plain_text, same_reason
 
 SELF = "tocsin"
 # How our line in a Comment begins.
 NOTE_BEGIN = "tocsin "
+NOTE_VERB = "note"
 
 
 def may_drain(node: NodeState) -> str:
@@ -31,13 +32,6 @@ def may_drain(node: NodeState) -> str:
         return f"it is {node.words} by now"
     if node.maintenance or node.rebooting:
         return f"it is {node.words} by now"
-    return ""
-
-
-def may_note(node: NodeState) -> str:
-    """Only an empty Comment, or one of ours, is written."""
-    if node.comment and not node.comment.startswith(NOTE_BEGIN):
-        return "its Comment is somebody's"
     return ""
 
 
@@ -61,6 +55,15 @@ class Hand:
             )
         except SlurmError as error:
             return error
+
+    def is_our_note(self, node: NodeState) -> bool:
+        """Whether its Comment is word for word what we wrote there last."""
+        ours = self._ledger.last_said(node.name, NOTE_VERB)
+        return bool(ours) and node.comment == plain_text(ours)
+
+    def may_note(self, node: NodeState) -> str:
+        """Only an empty Comment, or one of ours that nobody has changed, is written."""
+        return "" if not node.comment or self.is_our_note(node) else "its Comment is somebody's"
 
     def acknowledge(self, case: Case, node: NodeState, now_ns: int) -> Case:
         """Slurm shows the drain: the case holds its node."""

@@ -134,6 +134,14 @@ class Ledger:
         )
         return int(rows[0]["at_ns"] or 0)
 
+    def last_said(self, node: str, verb: str) -> str:
+        """The text of the newest ``verb`` of ``node``, or empty."""
+        rows = self.database.query(
+            "SELECT text FROM audit WHERE node = ? AND verb = ? ORDER BY seq DESC LIMIT 1",
+            (node, verb),
+        )
+        return str(rows[0]["text"]) if rows else ""
+
     def anew_ns(self) -> dict[str, int]:
         """When nodes (``n1``) and parts (``n1/gpu3``) were replaced, UTC ns."""
         rows = self.database.query("SELECT subject, time_ns FROM anew")

@@ -27,7 +27,7 @@ class OperatorWords:
         """Yes to a waiting drain; judged and written at once."""
         found = await self._word(self._head.drains.approve, case, user)
         self._head.wake()
-        if found.state == "proposed":
+        if found.state != "approved":
             return f"{found.node}: case {found.id[:4]} has your yes; another person's is needed too"
         seen = any(one.id == found.id for one in self._head.decisions)
         if not seen:

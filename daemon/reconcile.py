@@ -10,7 +10,7 @@ from typing import NamedTuple
 from collectors.slurm_nodes import NodeState
 from daemon.cases import Case, State
 from daemon.decisions import Mode
-from daemon.hand import NOTE_BEGIN, SELF, Hand, is_ours, may_note
+from daemon.hand import SELF, Hand, is_ours
 from daemon.ledger import SECOND_NS, Ledger
 from daemon.limits import Limits
 from daemon.slurm.adapter import SlurmError, same_reason
@@ -211,10 +211,10 @@ class Reconciler:
 
     def _unnote(self, names: Sequence[str], nodes: Mapping[str, NodeState]) -> None:
         """Takes our line out of the Comment of nodes that came back."""
-        ours = [name for name in names if nodes[name].comment.startswith(NOTE_BEGIN)]
+        ours = [name for name in names if self._hand.is_our_note(nodes[name])]
         if self._mode is Mode.ACT and ours:
             with contextlib.suppress(SlurmError):
-                self._hand.adapter.comment(dict.fromkeys(ours, ""), may_note)
+                self._hand.adapter.comment(dict.fromkeys(ours, ""), self._hand.may_note)
 
 
 # What slurmctld and slurmd write themselves when they give a node up (slurm.conf(5), sinfo(1) and

@@ -130,7 +130,10 @@ def groups_of(values: Mapping[str, str]) -> list[tuple[str, list[str]]]:
 
 
 _APPENDED = re.compile(
-    r"\s*[:;,(\[]?\s*(?:reboot|Reboot|power|Power|Not responding)\b.*\Z", re.DOTALL
+    r"(?: ?: ?(?:reboot (?:issued|requested|complete|timed out|cancell?ed|asap|failed)"
+    r"|power(?:ed|ing) (?:up|down)(?: (?:after|by) \w+)?|(?:node )?not responding"
+    r"|resumetimeout reached))+\Z",
+    re.IGNORECASE,
 )
 
 
@@ -138,7 +141,8 @@ def same_reason(shown: str, ours: str) -> bool:
     """Whether the reason that Slurm shows is the one we wrote.
 
     Slurm itself appends words to a reason when a node is rebooted or powered through it (for
-    example ``... : reboot issued``); anything else that differs was written by somebody else.
+    example ``... : reboot issued``); anything else that differs was written by somebody else, also
+    when it begins alike (``; power supply swap, ann``).
     """
     if not ours:
         return False

@@ -620,3 +620,40 @@ def test_nodes_of_one_cycle_are_written_together() -> None:
     found = by_node(made.cycle())
     assert {one.action for one in found.values()} == {Action.DRAIN}
     assert all(one.drain for one in made.adapter.nodes().values())
+
+
+# ---- words of people that look like ours -----------------------------------------------------
+
+
+@pytest.mark.parametrize("words", ["; power supply swap, ann: hands off", " reboot it never. bob",
+                                   ": reboot issued by hand, ann is on it", "; Not responding to "
+                                   "ping, ask ops", " : power"])  # fmt: skip
+def test_a_reason_that_a_person_added_to_is_theirs(words: str) -> None:
+    made = house()
+    made.facts = [lost("n3")]
+    made.cycle()
+    reason = node(made, "n3").reason + words
+    slurm(made).set("n3", user="ann", state="drain", reason=reason)
+    made.cycle()
+    assert made.ledger.held() == []
+    with pytest.raises(RefusedError, match="not tocsin's"):
+        made.drains.resume("n3", "bob", made.clock.pass_seconds(5))
+    assert node(made, "n3").reason == reason
+
+
+@pytest.mark.parametrize("words", ["tocsin keeps draining this one, ask bob",
+                                   "{note} - ann: RMA 4711 is open"])  # fmt: skip
+def test_a_comment_of_a_person_is_never_taken_for_our_note(words: str) -> None:
+    made = house()
+    slurm(made).set("n3", state="drain", reason="ops: PSU")
+    made.facts = [lost("n3")]
+    made.cycle()
+    theirs = words.format(note=node(made, "n3").comment)
+    slurm(made).change("n3", lambda shown: replace(shown, comment=theirs))
+    made.facts = [lost("n3", onset_ns=made.clock.pass_seconds(60))]
+    made.cycle()
+    assert node(made, "n3").comment == theirs
+    slurm(made).set("n3", state="resume")
+    made.facts = []
+    made.cycle()
+    assert node(made, "n3").comment == theirs

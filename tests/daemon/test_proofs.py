@@ -378,3 +378,14 @@ def test_a_node_that_slurmctld_drained_again_while_a_person_freed_it_is_held_and
     assert world.state(case) is State.DRAINED
     world.house.drains.resume("n1", "ann", world.clock.now_ns())
     assert world.state(case) is State.RETURNED
+
+
+def test_a_proof_that_shadow_mode_left_standing_is_told_with_the_way_out() -> None:
+    world = World()
+    case = world.drained()
+    world.cycle()
+    (name,) = world.tools.reservations
+    world.house = House(world.slurm, database=world.house.database, mode=Mode.SHADOW)
+    with pytest.raises(RefusedError, match=f"scontrol delete ReservationName={name}"):
+        world.house.drains.resume("n1", "ann", world.clock.now_ns())
+    assert world.state(case) is State.TESTING
