@@ -51,7 +51,8 @@ _MCE_AMD = re.compile(
 )
 _MCE_LOGGED = re.compile(r"(?:mce: )?\[Hardware Error\]: Machine check events logged")
 _MCE_PANIC = re.compile(
-    r"(?:Kernel panic - not syncing: )?(?:Fatal )?[Mm]achine check: |.*mce_panic"
+    r"(?:Kernel panic - not syncing: )?(?:Fatal )?[Mm]achine check: "
+    r"|(?:\[<[0-9a-f]+>\] )?(?:RIP: \w+:)?(?:\? )?mce_panic[.+]"
 )
 _MEMORY_FAILURE = re.compile(r"Memory failure: 0x[0-9a-f]+: ")
 _THERMAL = re.compile(r"(?:mce: )?CPU\d+: (?:Core|Package) temperature.* above threshold")
@@ -59,7 +60,8 @@ _THERMAL = re.compile(r"(?:mce: )?CPU\d+: (?:Core|Package) temperature.* above t
 _STATUS_UNCORRECTED = 1 << 61
 
 _EDAC = re.compile(
-    r"EDAC (?P<mc>[A-Za-z0-9_ ]*?MC\d+): (?P<count>\d+) (?P<word>CE|UE)\b(?P<what>.*)", re.S
+    r"EDAC (?P<mc>[A-Za-z0-9_ ]*?MC\d+): (?P<count>\d+) (?P<word>CE|UE)(?P<what> .{0,300}?\bon .*)",
+    re.S,
 )
 _EDAC_LABEL = re.compile(r"\bon (?P<label>.+?) \((?:channel|page|branch|node|csrow|slot)")
 _EDAC_PANIC = re.compile(r"EDAC (?P<mc>\w+): (?:UE|Uncorrected) (?:memory )?error", re.I)

@@ -6,7 +6,7 @@ firmware error record). :func:`parse` is ``tocsin parse kernel-log``: a whole te
 forms that ``kernel_records`` knows.
 
 A line counts only if the kernel wrote it and only from its first word on: a program that prints a
-copy of an Xid line does not make an Xid.
+copy of an Xid line does not make an Xid, nor does one that bears such a line as its name.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from collectors import kernel_export, kernel_hardware, kernel_nvidia, kernel_system
 from collectors.events import spaced
 from collectors.kernel_event import KernelEvent
+from collectors.kernel_programs import of_program
 from collectors.kernel_records import (
     LINE_LIMIT,
     Record,
@@ -63,7 +64,7 @@ def classify(text: str) -> KernelEvent | None:
     >>> classify("NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.").code
     '79'
     """
-    if not _TRIGGER.search(text):
+    if not _TRIGGER.search(text) or of_program(text):
         return None
     for match in MATCHERS:
         event = match(text)

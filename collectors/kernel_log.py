@@ -61,6 +61,9 @@ class Options(base.Options):
     # Names that the file's lines give this node, beside its NodeName and its host name. Lines that
     # name another host are left out.
     host_names: frozenset[str] = frozenset()
+    # Read a file that programs write into too, where any user can write as the kernel does and so
+    # bring about a drain: only where no user's line gets there.
+    trust_mixed_log: bool = False
     journal_program: str = Field(default="journalctl", min_length=1, max_length=4_096)
     journal_period_seconds: float = Field(default=2.0, gt=0, le=3_600)
     records_per_cycle: int = Field(default=20_000, ge=100, le=1_000_000)
@@ -201,7 +204,7 @@ class KernelLog:
         if options.backend == "file" or options.path:
             if not options.path:
                 raise SourceUnavailable('backend = "file" needs a path: path = "/var/log/kern.log"')
-            return TextReader(Path(options.path), self._boot_ns, self._hosts())
+            return self._text(Path(options.path))
         if options.backend == "journald":
             return self._journal()
         path = root / "dev/kmsg"
@@ -215,10 +218,12 @@ class KernelLog:
         if options.backend == "auto" and not readable and self._has_journal():
             return self._journal()
         if readable and not stat.S_ISCHR(mode):
-            return TextReader(
-                path, self._boot_ns, self._hosts()
-            )  # a copy of the ring in a plain file
+            return self._text(path)  # a copy of the ring in a plain file
         return KmsgReader(path, self._boot_id, self._monotonic_ns)
+
+    def _text(self, path: Path) -> TextReader:
+        trust = self.options.trust_mixed_log
+        return TextReader(path, self._boot_ns, self._hosts(), trust_mixed=trust)
 
     def _journal(self) -> JournalReader:
         options = self.options

@@ -38,7 +38,7 @@ XID_NVLINK5 = range(144, 151)
 
 _XID = re.compile(
     r"NVRM:\s+(?:GPU\s?\d+\s+)?Xid\s*\((?:PCI:)?"
-    rf"(?P<pci>{ADDRESS}|[0-9A-Fa-f]{{4}}:[0-9A-Fa-f]{{2}})(?P<mig>[^)]{{0,80}})\):?\s*"
+    rf"(?P<pci>{ADDRESS}|[0-9A-Fa-f]{{4}}:[0-9A-Fa-f]{{2}})(?P<mig>[^)\[\]]{{0,40}})\):?\s*"
     r"(?P<code>\d{1,7})(?!\d)(?P<rest>.*)",
     re.S,
 )
@@ -264,12 +264,13 @@ def _device(text: str) -> str:
 
 
 MATCHERS: tuple[Callable[[str], KernelEvent | None], ...] = (
+    # The first of all: it holds words of a client, who may be any user.
+    _driver(r"NVRM: API mismatch", "api_mismatch", ERROR),
     xid,
     sxid,
     lost,
     version,
     _driver(r"NVRM:.*(?:RmInitAdapter failed|rm_init_adapter failed)", "init_failed", ERROR),
-    _driver(r"NVRM: API mismatch", "api_mismatch", ERROR),
     _driver(r"NVRM:.*(?:NV_ERR_RESET_REQUIRED|Reset required)", "reset_required", ERROR),
     _driver(r"NVRM:.*The GPU likely needs to be reset", "reset_likely", ERROR),
     _driver(r"NVRM:.*rpcSendMessage failed", "gsp_rpc", WARNING),

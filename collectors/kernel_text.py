@@ -3,6 +3,9 @@
 The kernel's own stamp says more than a date: a syslog daemon or ``dmesg`` that starts again writes
 the whole kernel ring once more, old lines with a new date. Such lines are known by stamps that run
 back. A line whose stamp runs on was written since the last look, whatever the stamp says.
+
+In a log that programs write into too, nothing shows that the kernel wrote a line: any user can
+call himself the kernel there. Such a log is refused.
 """
 
 from __future__ import annotations
@@ -17,7 +20,9 @@ from collectors.kernel_cursor import Position
 from collectors.kernel_file import FileTail, Line
 from collectors.kernel_hosts import Hosts
 from collectors.kernel_lines import of_interest
+from collectors.kernel_programs import Carried
 from collectors.kernel_records import Record, journal_record, kmsg_record, text_record
+from collectors.sample import SourceUnavailable
 
 SECOND_NS = 1_000_000_000
 _UPTIME = re.compile(rb"\[\s*(\d{1,10})\.(\d{1,9})\]|^\d{1,6},\d{1,19},(\d{1,18}),")
@@ -26,6 +31,12 @@ _FRONT_BYTES = 120
 _LOOK_SECONDS = 0.25
 # So many lines of each look tell, whatever they say, whether the log is one of many hosts.
 _HOSTS_LINES = 50
+# Written by a program, in a log without facilities: "DATE HOST sshd[812]: ..." and RFC 5424's form.
+_BY_PROGRAM = re.compile(
+    rb"(?:[A-Z][a-z]{2} [ \d]\d [\d:.]{8,15}|\d{4}-\d\d-\d\dT\S{8,30}) [^\s\[\]:]{1,255} "
+    rb"(?!kernel\[)[^\s:\[\]]{1,128}\[\d{1,10}\]: "
+    rb"|1 \d{4}-\d\d-\d\dT\S{8,30} \S{1,255} (?!kernel )\S{1,128} \d{1,10} "
+)
 # The boot time that /proc tells moves a little when the clock is set.
 _SAME_BOOT_NS = 60 * SECOND_NS
 
@@ -35,8 +46,13 @@ class TextReader:
 
     kind = "file"
 
-    def __init__(self, path: Path, boot_ns: Callable[[], int], hosts: Hosts) -> None:
+    def __init__(
+        self, path: Path, boot_ns: Callable[[], int], hosts: Hosts, *, trust_mixed: bool = False
+    ) -> None:
         self._hosts = hosts
+        self._trust_mixed = trust_mixed
+        self._mixed = False
+        self._carried = Carried(_message)
         self._tail = FileTail(path)
         self._path = path
         self._read_boot_ns = boot_ns
@@ -76,7 +92,8 @@ class TextReader:
         }
 
     def read(self, now_ns: int, limit_records: int) -> list[Record]:
-        """New records with their UTC times."""
+        """New records with their UTC times. Raises SourceUnavailable where none can be believed."""
+        self._refuse_mixed()
         found: list[Record] = []
         lines = self._tail.read(limit_records)
         if not lines:
@@ -87,11 +104,13 @@ class TextReader:
             if number < _HOSTS_LINES and not of_interest(line.raw):
                 other = _read(line.raw, now_ns, None)
                 self._hosts.look("" if other is None else other.host)
+            self._mixed = self._mixed or _BY_PROGRAM.match(line.raw) is not None
             record = self._record(line, now_ns)
             if record is not None:
                 found.append(record)
                 self._hosts.look(record.host)
         self._looked_ns = now_ns
+        self._refuse_mixed()
         return [record for record in found if self._hosts.ours(record.host)]
 
     @property
@@ -110,9 +129,18 @@ class TextReader:
         """Lets go of the file."""
         self._tail.close()
 
+    def _refuse_mixed(self) -> None:
+        if self._mixed and not self._trust_mixed:
+            raise SourceUnavailable(
+                f"{self._path}: programs write into this log too, where any user can write as the "
+                "kernel (logger -t kernel), so it is not read; name a file of the kernel's lines "
+                "only (kern.*), or read /dev/kmsg or journald (or see trust_mixed_log)"
+            )
+
     def _record(self, line: Line, now_ns: int) -> Record | None:
         above, self._above = self._above, line.raw
         runs_on = self._runs_on(line.raw)
+        self._carried.take(line.raw)
         if not of_interest(line.raw):
             return None
         before = None
@@ -122,6 +150,8 @@ class TextReader:
         if record is None:
             return None
         self._before = record
+        if self._carried.newest_is_carried():
+            return None
         time_ns = self._time(record, line.live and runs_on, now_ns)
         if self._first and not line.live and time_ns < self._boot_ns:
             return None
@@ -161,3 +191,8 @@ def _read(raw: bytes, now_ns: int, before: Record | None) -> Record | None:
     if text.startswith("{"):
         return journal_record(text)
     return kmsg_record(text) or text_record(text, now_ns, before)
+
+
+def _message(raw: bytes) -> str:
+    record = _read(raw.strip(b" \t"), 0, None)
+    return record.text if record is not None and record.kernel else ""
