@@ -4,6 +4,10 @@ A node whose GPUs are mostly others than before, or whose board has another seri
 machine: its history begins anew, in the ledger (flap lock, escalation) and in the features, and
 that is said. A single GPU that was swapped begins anew alone. A boot disk that changed is told
 beside it and decides nothing: disks are swapped more often than machines.
+
+An agent, or hardware, that names itself anew again and again would wipe what stands against it
+and so never be locked: after ``ANEW_MAX`` times within a week the history is kept, and that is
+said.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from dataclasses import dataclass, field
 from collectors.events import INFO, event
 from collectors.sample import Sample
 from daemon.latest import Latest, NodeNow
-from daemon.ledger import SECOND_NS, Ledger
+from daemon.ledger import DAY_NS, SECOND_NS, Ledger
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS identities (
@@ -24,6 +28,9 @@ CREATE TABLE IF NOT EXISTS identities (
 """
 # A GPU that was not read for so long may have gone with the old machine.
 FRESH_NS = 900 * SECOND_NS
+# A part that was replaced and whose replacement was replaced too: no more within so long.
+ANEW_MAX = 2
+ANEW_WINDOW_NS = 7 * DAY_NS
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +125,8 @@ class Identities:
             if kept != before:
                 fresh[node] = kept
             for one in changes:
+                if self._flips(one, now_ns):
+                    continue
                 self._ledger.begin_anew(one.node, one.device, one.text, now_ns)
                 told.append(
                     event(
@@ -136,6 +145,20 @@ class Identities:
                 )
             known.update(fresh)
         return told
+
+    def _flips(self, one: Change, now_ns: int) -> bool:
+        """Whether it changed too often to be believed; said once a day."""
+        times = self._ledger.anew_since(one.node, one.device, now_ns - ANEW_WINDOW_NS)
+        if times < ANEW_MAX:
+            return False
+        if now_ns - self._ledger.last_said_ns(one.node, "identity_flips") > DAY_NS:
+            what = one.device or "the machine"
+            text = (
+                f"{what} was another one {times} times within 7 days and is again; its history is "
+                "kept from now on: look at who answers for this node"
+            )
+            self._ledger.say(now_ns, user="tocsin", verb="identity_flips", node=one.node, text=text)
+        return True
 
     def _load(self) -> dict[str, Identity]:
         if self._known is None:

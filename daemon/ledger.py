@@ -381,7 +381,15 @@ class Ledger:
                 "time_ns = excluded.time_ns, text = excluded.text",
                 (subject, now_ns, text),
             )
-            self._say(connection, now_ns, "tocsin", "replaced", node, "", text, None)
+            self._say(connection, now_ns, "tocsin", "replaced", node, "", text, {"device": device})
+
+    def anew_since(self, node: str, device: str, since_ns: int) -> int:
+        """How often the history of a node (no ``device``) or of a part began anew."""
+        rows = self.database.query(
+            "SELECT detail FROM audit WHERE node = ? AND verb = 'replaced' AND time_ns > ?",
+            (node, since_ns),
+        )
+        return sum(1 for row in rows if json.loads(row["detail"]).get("device", "") == device)
 
     def lock(self, node: str, user: str, now_ns: int, text: str = "") -> None:
         """Locks ``node`` against tocsin until somebody unlocks it."""

@@ -166,3 +166,42 @@ def test_the_features_of_the_old_machine_are_not_the_new_ones() -> None:
     assert found.get("n1", 0.0) == 0.0
     assert found["n2"] > 0.9
     assert Entity("node", "n1") in engine.tables["node"].rows
+
+
+def test_a_node_that_names_itself_anew_each_cycle_does_not_escape_the_flap_lock() -> None:
+    limits = GENEROUS.model_copy(update={"flap_drains": 3})
+    made = House(simulated(2), limits=limits)
+    identities = Identities(made.ledger)
+    told = 0
+    for number in range(60):
+        seen = {"n1": machine(100 * number, chassis=f"serial={number}"), "n2": machine()}
+        told += len(identities.check(seen, made.clock.pass_seconds(60)))
+        if made.ledger.locks():
+            break
+        made.facts = [lost("n1", onset_ns=made.clock.pass_seconds(3600))]
+        made.cycle()
+        made.clock.pass_seconds(60)
+        made.cycle()
+        if not made.ledger.locks():
+            made.drains.resume("n1", "ann", made.clock.pass_seconds(60))
+    assert set(made.ledger.locks()) == {"n1"}
+    assert told == 2
+    verbs = [one.verb for one in made.ledger.audit(node="n1")]
+    assert verbs.count("identity_flips") == 1, "said once a day"
+
+
+def test_each_part_may_be_replaced_twice_a_week_and_a_later_week_counts_anew() -> None:
+    made = House(simulated(1))
+    identities = Identities(made.ledger)
+    identities.check({"n1": machine()}, START_NS)
+    now_ns, told = START_NS, []
+    for number in range(4):
+        for index in (3, 5):
+            now_ns += 60 * SECOND_NS
+            now = swapped(machine(), gpu3=f"GPU-3-{number}", gpu5=f"GPU-5-{number - (index == 3)}")
+            told += identities.check({"n1": now}, now_ns)
+    assert [one.text("device") for one in told].count("gpu3") == 2
+    assert [one.text("device") for one in told].count("gpu5") == 2
+    later = now_ns + 8 * 86_400 * SECOND_NS
+    (one,) = identities.check({"n1": swapped(now, gpu3="GPU-77")}, later)
+    assert one.text("device") == "gpu3"
