@@ -26,8 +26,16 @@ NUMBER_MEASUREMENTS = frozenset(
 )
 HEAD_MEASUREMENTS = frozenset(
     {"fabric", "fabric_port", "slurm_node", "slurm_event", "risk", "decision"}
-    | {"fleet", "fleet_top", "fleet_histogram"}
+    | {"fleet", "fleet_top", "fleet_histogram", "learning"}
 )
+# Events (kind, code) that only the head may tell, code "" for every code: where a node hangs,
+# whether it is still the same, and what people said of it. A node that could say them would
+# place its faults on others, wipe its own history, or teach the models.
+HEAD_EVENTS = {
+    ("inventory", "link"): "which cable hangs where is told by the head's sweep alone",
+    ("inventory", "replaced"): "whether a node was replaced is told by the head alone",
+    ("verdict", ""): "verdicts come through the operator's socket alone",
+}
 # Tags that would make a new series for every job or reading.
 FORBIDDEN_TAGS = frozenset(
     {"job", "job_id", "jobid", "user", "username", "user_name", "uid", "pid", "process"}
@@ -121,8 +129,11 @@ class Admission:
             return Refusal(f"this token may write for node {node} only, not {said}", True)
         if sample.measurement in HEAD_MEASUREMENTS:
             return Refusal(f"{sample.measurement} is written by the head alone")
-        if sample.measurement == "event" and _is_cable(sample):
-            return Refusal("which cable hangs where is told by the head's sweep alone")
+        if sample.measurement == "event":
+            kind = sample.tag("kind")
+            for key in ((kind, sample.tag("code")), (kind, "")):
+                if key in HEAD_EVENTS:
+                    return Refusal(HEAD_EVENTS[key])
         return None
 
     def judge_text(self, sample: Sample) -> Refusal | None:
@@ -239,7 +250,3 @@ def cut(sample: Sample) -> Sample:
         for name, value in sample.fields.items()
     }
     return replace(sample, fields=fields)
-
-
-def _is_cable(sample: Sample) -> bool:
-    return sample.tag("kind") == "inventory" and sample.tag("code") == "link"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from collectors.sample import TEXT_LIMIT_CHARACTERS, sample
 from daemon.admission import Admission, AdmissionOptions, cut
 
@@ -33,3 +35,14 @@ def test_a_long_text_is_cut_and_numbers_are_left_alone() -> None:
     assert short.tags == long.tags
     plain = sample("event", NOW_NS, {"text": "fell off the bus"}, node="n1")
     assert cut(plain) is plain
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "alone"),
+    [("verdict", "wrong", True), ("inventory", "replaced", True), ("inventory", "link", True)]
+    + [("inventory", "gpu", False), ("xid", "79", False)],
+)
+def test_no_node_may_say_what_only_the_head_may(kind: str, code: str, alone: bool) -> None:
+    said = sample("event", NOW_NS, {"text": "case=9f2c"}, node="n1", kind=kind, code=code)
+    refusal = Admission(AdmissionOptions()).judge(said, "n1", NOW_NS)
+    assert ("alone" in refusal.problem) if refusal is not None else not alone
