@@ -39,8 +39,13 @@ def test_a_long_text_is_cut_and_numbers_are_left_alone() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "code", "alone"),
-    [("verdict", "wrong", True), ("inventory", "replaced", True), ("inventory", "link", True)]
-    + [("inventory", "gpu", False), ("xid", "79", False)],
+    [
+        ("verdict", "wrong", True),
+        ("inventory", "replaced", True),
+        ("inventory", "link", True),
+        ("inventory", "gpu", False),
+        ("xid", "79", False),
+    ],
 )
 def test_no_node_may_say_what_only_the_head_may(kind: str, code: str, alone: bool) -> None:
     said = sample("event", NOW_NS, {"text": "case=9f2c"}, node="n1", kind=kind, code=code)
