@@ -3,13 +3,15 @@
 Section ``[policy.reboot]``. Only a node that our own drain holds and that is empty, only through
 Slurm, only in mode ``act``. It stays drained after the boot, for the proof or a person, unless the
 site says otherwise. What is asked of Slurm is written down first: a kill in between asks for no
-second reboot. Resets, power cycles and replacements are advised, never made.
+second reboot. A look follows it: a node that somebody took in that moment is theirs, and a reboot
+that waits there is taken back. Resets, power cycles and replacements are advised, never made.
 
 Not for use from two threads at once.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -155,6 +157,26 @@ class Rebooter:
                 return
             # It may have been taken: never asked again; the boot time will tell.
             self._say(case.id, case.node, now_ns, "unknown_outcome", str(error))
+        else:
+            self._look_back(case, now_ns)
+
+    def _look_back(self, case: Case, now_ns: int) -> None:
+        """Somebody may have taken the node between our look and our word: then Slurm would reboot
+        it when the jobs of its users have ended. What waits like that is taken back at once.
+        """
+        assert self._tools is not None
+        with contextlib.suppress(SlurmError):
+            node = self._adapter.nodes([case.node]).get(case.node)
+            if node is None or is_ours(node, case) or "REBOOT_REQUESTED" not in node.flags:
+                return
+            taken = f"Slurm shows {node.words}, reason {node.reason!r}: it was taken meanwhile"
+            try:
+                self._tools.cancel(case.node)
+            except SlurmError as error:
+                text = f"{taken}, and the reboot could not be taken back: {error}"
+                self._end(case.id, case.node, "late", text, now_ns)
+                raise
+            self._end(case.id, case.node, "refused", f"{taken}; taken back", now_ns)
 
     def _watch(self, one: Reboot, node: NodeState | None, now_ns: int) -> None:
         if node is not None and node.boot_time_ns > one.boot_time_ns and node.registered:

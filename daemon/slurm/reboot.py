@@ -31,6 +31,10 @@ class RebootTools(Protocol):
         """Asks for a reboot as soon as the node is empty. ``resume``: into service after it."""
         ...
 
+    def cancel(self, node: str) -> None:
+        """Takes back a reboot that waits for the node's jobs. Refused where it has begun."""
+        ...
+
 
 def _free() -> str:
     return ""
@@ -53,14 +57,20 @@ class RebootSlurm:
 
     def reboot(self, node: str, resume: bool) -> None:
         """See RebootTools."""
-        if not valid_name(node):
-            raise ValueError(f"no node name: {node!r}")
+        self._run("reboot", *(["nextstate=RESUME"] if resume else []), node)
+
+    def cancel(self, node: str) -> None:
+        """See RebootTools."""
+        self._run("cancel_reboot", node)
+
+    def _run(self, *words: str) -> None:
+        if not valid_name(words[-1]):
+            raise ValueError(f"no node name: {words[-1]!r}")
         why = self._fence()
         if why:
             raise SlurmUnavailable(f"this head does not act: {why}", "standby")
-        after = ["nextstate=RESUME"] if resume else []
         result = self._runner.run(
-            self._tools.command("scontrol", "reboot", *after, node),
+            self._tools.command("scontrol", *words),
             deadline_seconds=self._deadline_seconds,
             kind="slurm-reboot",
             env=self._tools.environment(),

@@ -23,6 +23,7 @@ class Asks:
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, bool]] = []
+        self.cancelled: list[str] = []
         self.fails: Exception | None = None
         self.then: Callable[[], None] = lambda: None
 
@@ -31,6 +32,9 @@ class Asks:
             raise self.fails
         self.asked.append((node, resume))
         self.then()
+
+    def cancel(self, node: str) -> None:
+        self.cancelled.append(node)
 
 
 class World:
@@ -232,3 +236,31 @@ def test_into_service_after_the_boot_only_where_the_site_says_so() -> None:
     world.faulty("n1")
     world.cycle()
     assert world.tools.asked == [("n1", True)]
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_node_that_a_person_took_in_the_moment_of_our_word_is_not_rebooted_later(
+    taken: bool,
+) -> None:
+    world = World()
+
+    def a_person_resumes_it_and_a_job_starts() -> None:
+        if taken:
+            world.slurm.set("n1", user="ann", state="resume")
+        # Slurm reboots it when it is empty: until then the reboot waits.
+        asked = frozenset({"REBOOT_REQUESTED"})
+        world.slurm.change(
+            "n1",
+            lambda node: replace(
+                node, base="mixed" if taken else "idle", jobs=("7",) if taken else (),
+                flags=node.flags | asked,
+            ),
+        )  # fmt: skip
+
+    world.tools.then = a_person_resumes_it_and_a_job_starts
+    world.faulty("n1")
+    world.cycle()
+    assert world.tools.asked == [("n1", False)]
+    assert world.tools.cancelled == (["n1"] if taken else [])
+    told = [one.text for one in world.house.ledger.audit(node="n1") if one.verb != "reboot"]
+    assert any("it was taken meanwhile; taken back" in one for one in told) == taken

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from collectors.slurm_reader import Job
+from daemon.cases import State
 from daemon.jobcare import JobCare, JobStep, Step
 from daemon.slurm.adapter import SlurmUnavailable
 from daemon.tend import Tender
@@ -86,3 +87,20 @@ def test_a_new_tender_over_the_same_ledger_repeats_nothing() -> None:
     Tender(again, made.database, made.ledger, CARE).tend({"7": ASKING}, made.clock.pass_seconds(5))
     assert again.done == []
     assert len(tools.done) == 2
+
+
+def test_the_job_of_our_own_proof_is_not_signalled() -> None:
+    made, tools, _ = drained()
+    care = JobCare(notify=True, signal="always", note=True)
+    tender = Tender(tools, made.database, made.ledger, care)
+    case = made.ledger.case_of("n3")
+    assert case is not None
+    now_ns = made.clock.pass_seconds(5)
+    testing = made.ledger.move(case, State.TESTING, now_ns, user="tocsin", verb="proof_begins")
+    own = Job("9", "9", "RUNNING", "tocsin", ("n3",))
+    tender.tend({"9": own}, made.clock.pass_seconds(5))
+    assert tools.done == []
+    # Drained again, with a job that is not ours: that one is told.
+    made.ledger.move(testing, State.DRAINED, now_ns, user="tocsin", verb="proof_ends")
+    tender.tend({"7": replace(ASKING, nodes=("n3",))}, made.clock.pass_seconds(5))
+    assert [job for job, _ in tools.done] == ["7", "7", "7"]

@@ -93,3 +93,29 @@ def test_with_resume_slurm_gives_the_node_back_and_the_ledger_knows(slurm_start)
     told = world.house.ledger.audit(node="n1")
     assert any("and the node was rebooted" in one.text for one in told)
     assert world.house.ledger.case_of("n1") is None
+
+
+def test_a_node_that_a_person_took_meanwhile_is_not_rebooted_when_its_job_ends(slurm_start) -> None:  # type: ignore[no-untyped-def]
+    slurm = slurm_start(nodes=1)
+    world = World()
+
+    class Late(RebootSlurm):
+        """A person resumes the node, and a job starts, between our look and our word."""
+
+        def reboot(self, node: str, resume: bool) -> None:
+            slurm.run("scontrol", "update", f"NodeName={node}", "State=RESUME")
+            jobs.append(slurm.start_job(node, "--gres=gpu:1"))
+            super().reboot(node, resume)
+
+    jobs: list[str] = []
+    world.rebooter._tools = Late(Options())
+    world.house.facts = [lost("n1", onset_ns=time.time_ns())]
+    world.until("reboot_refused", "n1")
+    assert "taken back" in world.house.ledger.audit(node="n1")[0].text
+    assert not slurm.words("n1") & {"REBOOT", "REBOOT_REQUESTED", "DRAIN"}
+    slurm.run("scancel", jobs[0])
+    wait_for(lambda: slurm.words("n1") == {"IDLE"}, "n1 to be idle")
+    for _ in range(3):
+        world.cycle()
+        time.sleep(1)
+    assert reboots(slurm) == 0
