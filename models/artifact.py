@@ -19,7 +19,7 @@ import skops.io
 from models.features import features
 from models.learned import KindModel, LearnedRisk
 
-FORMAT = 1
+FORMAT = 2  # 2: trees by cause of failure
 MODEL_LIMIT_BYTES = 256 * 2**20
 
 

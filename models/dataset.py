@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from models.causes import CAUSES, cause_of
 from models.features import FeatureEngine, FeatureFrame
 from models.features.arrays import Floats, Times
 from models.labels import LabelMiner, Labels
@@ -74,6 +75,7 @@ class Examples:
     ``weight`` undoes the down-sampling of quiet times: it is 1 for a positive and
     1 / (share kept) for a negative, so that weighted rates are true rates. ``onsets_ns`` [n]
     is the failure that a positive foretells, 0 for a negative: many examples tell of one.
+    ``causes`` [n] is that failure's cause as its place in CAUSES[kind], -1 for a negative.
     """
 
     kind: str
@@ -84,10 +86,12 @@ class Examples:
     times_ns: Times
     nodes: tuple[str, ...]
     onsets_ns: Times
+    causes: Times
 
-    def failures(self) -> int:
-        """How many different failures the positives foretell."""
-        rows = np.flatnonzero(self.y > 0).tolist()
+    def failures(self, cause: int | None = None) -> int:
+        """How many different failures the positives foretell, of one cause or of all."""
+        chosen = (self.y > 0) & ((self.causes == cause) if cause is not None else True)
+        rows = np.flatnonzero(chosen).tolist()
         return len({(self.nodes[row], int(self.onsets_ns[row])) for row in rows})
 
     def part(self, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Examples:
@@ -101,7 +105,20 @@ class Examples:
             self.times_ns[chosen],
             tuple(node for node, yes in zip(self.nodes, chosen.tolist(), strict=True) if yes),
             self.onsets_ns[chosen],
+            self.causes[chosen],
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What was kept of one kind in one frame."""
+
+    x: Floats
+    onsets_ns: Times
+    causes: Times
+    weight: Floats
+    now_ns: int
+    nodes: list[str]
 
 
 class Sampler:
@@ -123,7 +140,14 @@ class Sampler:
         self.spans = {node: np.array(spans) for node, spans in labels.spans().items()}
         self.node_onsets = labels.node_onsets()
         self.onsets = {kind: labels.onsets(kind) for kind in ("gpu", "node")}
-        self._kept: dict[str, list[tuple[Floats, Times, Floats, int, list[str]]]] = {}
+        self._cause_of = {
+            (one.entity, one.onset_ns): CAUSES[one.entity.kind].index(
+                cause_of(one.entity.kind, one.cause)
+            )
+            for one in labels.failures
+            if one.entity.kind in CAUSES
+        }
+        self._kept: dict[str, list[_Kept]] = {}
         self._names: dict[str, tuple[str, ...]] = {}
 
     def usable(self, node: str, now_ns: int) -> bool:
@@ -158,9 +182,13 @@ class Sampler:
             rows = np.flatnonzero(chosen)
             if len(rows):
                 weight = np.where(positive[rows], 1.0, 1.0 / self.share)
-                nodes = [part.entities[row].node for row in rows.tolist()]
+                some = [part.entities[row] for row in rows.tolist()]
+                onsets = foretold[rows]
+                pairs = zip(some, onsets.tolist(), strict=True)
+                causes = np.array([self._cause_of.get(one, -1) for one in pairs], np.int64)
+                nodes = [entity.node for entity in some]
                 self._kept.setdefault(kind, []).append(
-                    (part.values[rows], foretold[rows], weight, now_ns, nodes)
+                    _Kept(part.values[rows], onsets, causes, weight, now_ns, nodes)
                 )
 
     def _about_to_fail(
@@ -176,17 +204,18 @@ class Sampler:
         """What was kept, by kind."""
         found = {}
         for kind, parts in self._kept.items():
-            times = [np.full(len(o), now_ns, np.int64) for _, o, _, now_ns, _ in parts]
-            onsets = np.concatenate([o for _, o, *_ in parts])
+            times = [np.full(len(one.onsets_ns), one.now_ns, np.int64) for one in parts]
+            onsets = np.concatenate([one.onsets_ns for one in parts])
             found[kind] = Examples(
                 kind,
                 self._names[kind],
-                np.concatenate([x for x, *_ in parts]),
+                np.concatenate([one.x for one in parts]),
                 (onsets > 0).astype(np.float64),
-                np.concatenate([weight for _, _, weight, *_ in parts]),
+                np.concatenate([one.weight for one in parts]),
                 np.concatenate(times),
-                tuple(node for *_, nodes in parts for node in nodes),
+                tuple(node for one in parts for node in one.nodes),
                 onsets,
+                np.concatenate([one.causes for one in parts]),
             )
         return found
 

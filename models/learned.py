@@ -1,9 +1,10 @@
 """Learned risk: gradient boosting per kind of entity, calibrated on later time.
 
-Trained on down-sampled quiet times, calibrated with the weights that undo it, so that
-probabilities are true rates. Missing stays missing (the trees have a way for it). Where
-physics says so, risk may only rise with a feature. What tells how long tocsin has been
-watching is left out: it is a clock, and a clock learns the history of one site by heart.
+Each cause of failure is learned by itself. Trained on down-sampled quiet times, calibrated
+with the weights that undo it, so that probabilities are true rates. Missing stays missing (the
+trees have a way for it). Where physics says so, risk may only rise with a feature. What tells
+how long tocsin has been watching is left out: it is a clock, and a clock learns the history of
+one site by heart.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
 
 from collectors.sample import Sample
+from models.causes import CAUSES
 from models.dataset import Examples
 from models.features import FeatureFrame, KindFrame, feature
 from models.features.arrays import Floats
@@ -52,6 +54,9 @@ LEAST_SIGNALLED = 1e-3  # a part below it is not told apart, whatever is usual
 # Different failures (not examples: one failure gives dozens) to learn and to calibrate by.
 LEAST_FAILURES = 10
 LEAST_LATER_FAILURES = 4
+LEAST_OF_CAUSE = 6  # different failures of one cause, to give it trees of its own
+OTHER = "other"
+LEAST_VARYING = 20  # rows; a column that varies in fewer tells of single parts
 LATER_SHARE = 0.3  # of the failures, the latest, kept for calibration
 
 
@@ -66,15 +71,16 @@ class TooFewFailures(ValueError):
 
 @dataclass
 class KindModel:
-    """The model of one kind: columns it looks at, trees, and the calibration (a, b, c).
+    """The model of one kind: columns it looks at, trees by cause, and the calibration (a, b, c).
 
+    Each cause of failure has trees of its own; what they say is combined, then calibrated.
     Beta calibration (Kull et al. 2017): log-odds = a*ln(s) - b*ln(1-s) + c, a and b >= 0.
     ``typical`` is the median of each feature, what "as usual" means in an explanation.
     """
 
     kind: str
     names: tuple[str, ...]
-    trees: HistGradientBoostingClassifier
+    trees: dict[str, HistGradientBoostingClassifier]
     calibration: tuple[float, float, float]
     base_rate: float
     typical: Floats
@@ -88,7 +94,7 @@ class KindModel:
         if not len(x):
             return np.zeros(0)
         with threadpool_limits(1):
-            raw = self.trees.predict_proba(x)[:, 1]
+            raw = raw_score(self.trees, x)
         return apply_calibration(raw, self.calibration)
 
     def signals(self, x: Floats, most: int = 4) -> tuple[Signal, ...]:
@@ -251,23 +257,11 @@ def train_kind(examples: Examples, seed: int = 0, later: Examples | None = None)
     ]
     names = tuple(examples.names[index] for index in columns)
     x = np.ascontiguousarray(examples.x[:, columns])
-    rising = [1 if name.startswith(RISING) else 0 for name in names]
-    trees = HistGradientBoostingClassifier(
-        learning_rate=0.05,
-        max_iter=150,
-        max_leaf_nodes=8,
-        min_samples_leaf=60,
-        l2_regularization=20.0,
-        max_features=0.5,
-        monotonic_cst=rising,
-        early_stopping=False,
-        random_state=seed,
-    )
     # One thread: on a head that does other work, waiting threads cost more than they gain.
     with threadpool_limits(1):
-        trees.fit(x, examples.y)
+        trees = _by_cause(examples, x, names, seed)
         places = {name: index for index, name in enumerate(later.names)}
-        raw = trees.predict_proba(later.x[:, [places[name] for name in names]])[:, 1]
+        raw = raw_score(trees, later.x[:, [places[name] for name in names]])
     calibration = fit_calibration(raw, later.y, later.weight)
     base_rate = float(np.average(later.y, weights=later.weight))
     quiet = x[examples.y == 0]
@@ -278,10 +272,47 @@ def train_kind(examples: Examples, seed: int = 0, later: Examples | None = None)
     return KindModel(examples.kind, names, trees, calibration, base_rate, typical)
 
 
+def _by_cause(
+    examples: Examples, x: Floats, names: tuple[str, ...], seed: int
+) -> dict[str, HistGradientBoostingClassifier]:
+    """Trees for each cause that has enough failures; the others are learned together."""
+    causes = CAUSES[examples.kind]
+    counted = [examples.failures(cause) for cause in range(len(causes))]
+    alone = [cause for cause, count in enumerate(counted) if count >= LEAST_OF_CAUSE]
+    groups = {causes[cause]: examples.causes == cause for cause in alone}
+    left = (examples.y > 0) & ~np.isin(examples.causes, alone)
+    if left.any():
+        groups[OTHER] = left
+    rising = [1 if name.startswith(RISING) else 0 for name in names]
+    found = {}
+    for name, failing in groups.items():
+        # Before a failure of another cause a part does not fail of this one.
+        found[name] = HistGradientBoostingClassifier(
+            learning_rate=0.05,
+            max_iter=100,
+            max_leaf_nodes=8,
+            min_samples_leaf=40,
+            l2_regularization=20.0,
+            max_features=0.5,
+            monotonic_cst=rising,
+            early_stopping=False,
+            random_state=seed,
+        ).fit(x, failing.astype(np.float64))
+    return found
+
+
+def raw_score(trees: Mapping[str, HistGradientBoostingClassifier], x: Floats) -> Floats:
+    """What all trees say together of each row: 1 - product of (1 - p), not yet calibrated."""
+    safe = np.ones(len(x))
+    for one in trees.values():
+        safe *= 1.0 - one.predict_proba(x)[:, 1]
+    return np.asarray(1.0 - safe)
+
+
 def _varies(values: Floats) -> bool:
-    """Whether there are two different values to tell apart."""
+    """Whether enough rows differ from the usual value for a leaf to hold them."""
     known = values[~np.isnan(values)]
-    return len(known) > 0 and float(known.min()) < float(known.max())
+    return len(known) > 0 and int((known != np.median(known)).sum()) >= LEAST_VARYING
 
 
 def fit_calibration(raw: Floats, y: Floats, weight: Floats) -> tuple[float, float, float]:

@@ -156,5 +156,6 @@ def joined(parts: Sequence[dict[str, Examples]]) -> dict[str, Examples]:
             np.concatenate([one.times_ns for one in some]),
             tuple(node for one in some for node in one.nodes),
             np.concatenate([one.onsets_ns for one in some]),
+            np.concatenate([one.causes for one in some]),
         )
     return made

@@ -53,8 +53,9 @@ class Fleet:
 
 
 LEARN = Fleet(seed=211, nodes=300, days=40, crowd=10.0, cadence_seconds=1800.0)
-CALIBRATE = Fleet(seed=203, nodes=500, days=40, cadence_seconds=1800.0)
+CALIBRATE = Fleet(seed=203, nodes=400, days=40, cadence_seconds=1800.0)
 STEP_NS = 2 * HOUR_NS
+NEGATIVES_SHARE = 0.1  # a budget of false alarms is kept among rare quiet times: keep many
 
 
 def make_model(
@@ -71,7 +72,13 @@ def make_model(
         place = folder or Path(temporary)
         learned = learn.write(place / "learn")
         calibrated = calibrate.write(place / "calibrate")
-        return train_model([learned], out, step_ns=STEP_NS, calibrate_on=[calibrated])
+        return train_model(
+            [learned],
+            out,
+            step_ns=STEP_NS,
+            negatives_share=NEGATIVES_SHARE,
+            calibrate_on=[calibrated],
+        )
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from models.evaluation.evaluate import BUDGETS, evaluate
 from models.evaluation.operating import Operating, tune
 from models.evaluation.rivals import RIVALS, Forest, Learned, Logistic, Scorer
 from models.learned import LearnedRisk
-from models.recipe import CALIBRATE, LEARN, STEP_NS, Fleet, make_model
+from models.recipe import CALIBRATE, HOUR_NS, LEARN, STEP_NS, Fleet, make_model
 from models.telemetry import Telemetry
 
 HORIZON_NS = 86_400 * 1_000_000_000
@@ -34,7 +34,8 @@ class Case:
     without: tuple[str, ...] = ()
 
 
-BASE = Fleet(seed=401, nodes=500, days=40)
+LOOKS_NS = 3 * HOUR_NS  # all nodes are scored so often
+BASE = Fleet(seed=401, nodes=400, days=40, cadence_seconds=1800.0)
 CASES: dict[str, Case] = {
     "usual": Case(BASE),
     "usual-2": Case(replace(BASE, seed=402)),
@@ -78,7 +79,7 @@ def trained(
         scorers,
         budgets=BUDGETS,
         horizon_ns=HORIZON_NS,
-        step_ns=STEP_NS,
+        step_ns=LOOKS_NS,
     )
     return Trained(model, others, tuned)
 
@@ -87,7 +88,7 @@ def judged(case: Case, directory: Path, by: Trained) -> dict[str, Any]:
     """The figures of every scorer on one case, as JSON data."""
     telemetry = Telemetry(case.fleet.write(directory))
     return evaluate(
-        telemetry, model=by.model, others=by.others, tuned=by.tuned, step_ns=STEP_NS
+        telemetry, model=by.model, others=by.others, tuned=by.tuned, step_ns=LOOKS_NS
     ).result
 
 
