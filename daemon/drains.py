@@ -305,7 +305,12 @@ class Drains:
                 text=f"{len(said) + 1} of {needed}",
             )  # fmt: skip
             return case
-        return self._ledger.move(case, State.APPROVED, now_ns, user=user, verb="approve")
+        # A yes after a no has a time of its own: that of the proposal may be over.
+        until_ns = now_ns + int(self._limits.approval_seconds * SECOND_NS)
+        return self._ledger.move(
+            case, State.APPROVED, now_ns, user=user, verb="approve",
+            expires_ns=until_ns if case.state is State.DENIED else case.expires_ns,
+        )  # fmt: skip
 
     def _said_yes(self, case: Case) -> set[str]:
         """Who said yes to this proposal: a yes to one that expired or was denied is spent."""

@@ -6,6 +6,7 @@ command in turn and reports ``name=value`` figures; see ``daemon/slurm/probe.py`
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
@@ -104,8 +105,8 @@ def parse_result(comment: str) -> Result | None:
     figures = {}
     for part in rest.split(";"):
         told = _FIGURE.fullmatch(part)
-        if told:
-            figures[told[1]] = float(told[2])
+        if told and math.isfinite(value := float(told[2])):
+            figures[told[1]] = value
     return Result(match[1] == "ok", figures, match[2] or "")
 
 

@@ -78,7 +78,9 @@ class Past:
         """Failures that were not known yet. Blocks. Raises SlurmTrouble."""
         rows = self._database.query("SELECT until_ns FROM mined")
         first_ns = now_ns - int(self._days * DAY_NS)
-        since_ns = max(first_ns, rows[0]["until_ns"] - OVERLAP_NS) if rows else first_ns
+        # A clock that once stood in the future must not keep the past from being read.
+        until_ns = min(rows[0]["until_ns"], now_ns) if rows else 0
+        since_ns = max(first_ns, until_ns - OVERLAP_NS)
         known = {
             (row["node"], row["time_ns"])
             for row in self._database.query("SELECT node, time_ns FROM mined_failures")

@@ -13,6 +13,8 @@ from daemon.decisions import Action, Guard, Mode
 from daemon.drains import RefusedError
 from daemon.ledger import UnknownCaseError
 from daemon.limits import Limits
+from daemon.operators import OperatorWords
+from daemon.policy import decide
 from daemon.slurm.adapter import Check, Outcome, SlurmRefused, SlurmUnavailable
 from daemon.slurm.simulated import SimulatedSlurm
 from tests.daemon.worlds import (
@@ -657,3 +659,45 @@ def test_a_comment_of_a_person_is_never_taken_for_our_note(words: str) -> None:
     made.facts = []
     made.cycle()
     assert node(made, "n3").comment == theirs
+
+
+def test_a_yes_after_a_no_counts_also_when_the_proposals_time_is_over() -> None:
+    made = house(Mode.APPROVE, GENEROUS.model_copy(update={"approval_seconds": 600}))
+    made.facts = [lost("n3")]
+    case = made.cycle()[0].id
+    made.drains.deny(case, "ann", made.clock.pass_seconds(10))
+    made.drains.approve(case, "bob", made.clock.pass_seconds(3600))
+    # For a moment Slurm's reading is too old: the yes must still be there afterwards.
+    now_ns = made.clock.pass_seconds(5)
+    old = made.situation(made.adapter.nodes(), age_seconds=1e6)
+    view = made.ledger.view(now_ns)
+    made.drains.carry_out(decide(old, made.limits, view, made.mode, now_ns), now_ns)
+    assert made.ledger.find(case).state is State.APPROVED
+    made.clock.pass_seconds(5)
+    made.cycle()
+    assert node(made, "n3").drain
+    assert "expire" not in [one.verb for one in made.ledger.audit(subject=case)]
+
+
+@pytest.mark.parametrize("state", [State.PROPOSED, State.DENIED])
+async def test_a_first_of_two_yeses_is_not_told_as_approved(state: State) -> None:
+    made = house(Mode.APPROVE, GENEROUS.model_copy(update={"approvals_needed": 2}))
+    made.facts = [lost("n3")]
+    case = made.cycle()[0].id
+    if state is State.DENIED:
+        made.drains.deny(case, "zoe", made.clock.pass_seconds(5))
+
+    class Stub:
+        """As much of a head as a word needs."""
+
+        drains, clock, decisions = made.drains, made.clock, ()
+
+        async def by_hand(self, function, *arguments):  # type: ignore[no-untyped-def]
+            return function(*arguments)
+
+        def look_at_ledger(self) -> None: ...
+        def wake(self) -> None: ...
+
+    words = OperatorWords(Stub())  # type: ignore[arg-type]
+    assert "another person's is needed too" in await words.approve(case, "ann")
+    assert "approved, but its cause is not seen now" in await words.approve(case, "bob")

@@ -389,3 +389,8 @@ def test_a_proof_that_shadow_mode_left_standing_is_told_with_the_way_out() -> No
     with pytest.raises(RefusedError, match=f"scontrol delete ReservationName={name}"):
         world.house.drains.resume("n1", "ann", world.clock.now_ns())
     assert world.state(case) is State.TESTING
+
+
+def test_a_figure_without_end_is_no_figure() -> None:
+    found = parse_result("tocsin=ok;gemm_flops=1e999;loopback_bytes_per_second=-1e999;x=2e3")
+    assert found == Result(True, {"x": 2000.0})

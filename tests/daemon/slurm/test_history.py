@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from daemon.slurm.history import counts, in_words, of_ledger, parse_sacct
+from daemon.slurm.mining import DAY_NS, Accounting, Past
+from daemon.store.database import Database
 from models.reasons import Kind, classify
-from tests.daemon.worlds import House, lost, simulated
+from tests.daemon.worlds import START_NS, House, lost, simulated
 
 
 @pytest.mark.parametrize(
@@ -66,3 +68,26 @@ def test_only_a_failure_of_one_node_says_which() -> None:
     )
     assert [node for node, _ in parse_sacct(text)] == ["n6", "n7"]
     assert parse_sacct("") == []
+
+
+class Told(Accounting):
+    """Accounting that knows of one failure, and what it was asked."""
+
+    def __init__(self, *found: tuple[str, int]) -> None:
+        super().__init__()
+        self.found = found
+        self.asked: list[tuple[int, int]] = []
+
+    def failures(self, since_ns: int, until_ns: int) -> list[tuple[str, int]]:
+        self.asked.append((since_ns, until_ns))
+        return [one for one in self.found if since_ns <= one[1] <= until_ns]
+
+
+def test_a_clock_that_once_stood_in_the_future_keeps_nothing_from_being_read() -> None:
+    failed_ns = START_NS - DAY_NS // 2
+    past = Past(told := Told(("n7", failed_ns)), Database(":memory:"), days=30.0)
+    years_on_ns = START_NS + 3650 * DAY_NS
+    past.remember(past.look(years_on_ns), years_on_ns)
+    (found,) = past.look(START_NS)
+    assert (found.tag("node"), found.time_ns) == ("n7", failed_ns)
+    assert all(since_ns < until_ns for since_ns, until_ns in told.asked)
