@@ -75,17 +75,18 @@ def log(tmp_path: Path) -> Path:
     return path
 
 
-def start(log: Path, **more: object) -> KernelLog:
+def start(log: Path, trust: bool = False) -> KernelLog:
     root = log.parent / "root"
     (root / "proc/sys/kernel").mkdir(parents=True, exist_ok=True)
     (root / "proc/sys/kernel/hostname").write_text("gpu07\n")
     return kernel_log.make(
-        Options(path=str(log), **more), Context("gpu07", log.parent, root, lambda: NOW_NS)
+        Options(path=str(log), trust_mixed_log=trust),
+        Context("gpu07", log.parent, root, lambda: NOW_NS),
     )
 
 
-def codes(log: Path, **more: object) -> list[str]:
-    source = start(log, **more)
+def codes(log: Path, trust: bool = False) -> list[str]:
+    source = start(log, trust)
     try:
         return [one.tag("code") for one in source.collect(NOW_NS).samples]
     finally:
@@ -147,7 +148,7 @@ def test_a_log_that_programs_write_into_is_refused_and_that_is_said(log: Path) -
     for _ in range(2):  # logger -t kernel "NVRM: Xid ..." makes just such a line
         with pytest.raises(SourceUnavailable, match="any user can write as the kernel"):
             source.collect(NOW_NS)
-    assert codes(log, trust_mixed_log=True) == ["79"]
+    assert codes(log, trust=True) == ["79"]
 
 
 def test_a_log_with_facilities_may_be_mixed(log: Path) -> None:
