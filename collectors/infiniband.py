@@ -42,7 +42,7 @@ from collectors.sample import (
 METRICS: tuple[Metric, ...] = (*port_metrics("ib_port"), *HW_METRICS, *EVENT_METRICS)
 
 STATE_FILE = "ports.json"
-INVENTORY_NS = 3600 * 1_000_000_000
+INVENTORY_NS = 86_400 * 1_000_000_000
 STATE_LIMIT_BYTES = 1 << 20
 
 
