@@ -66,8 +66,14 @@ class Delivery:
     backoff_limit_seconds: float
     rng: random.Random = field(default_factory=random.Random)
     counts: DeliveryCounts = field(default_factory=DeliveryCounts)
+    # How often it failed lately: the ceiling of the pause doubles with it.
     _attempt: int = 0
     _last_status: int = -1
+
+    def has_failed_for_long(self) -> None:
+        """From now on as after a long outage: the next pause is drawn from all that is allowed."""
+        while _BACKOFF_FIRST_SECONDS * 2.0**self._attempt < self.backoff_limit_seconds:
+            self._attempt += 1
 
     async def send(self, body: bytes, key: str = "") -> float | None:
         """None when ``body`` is done with, else the seconds to wait before the next attempt."""
@@ -75,7 +81,8 @@ class Delivery:
         if answer is None:
             if self.counts.fault:
                 log.warning("%s answers again", self.where)
-            self._attempt = 0
+            # Not back to nothing at once: a server that has just come back is easily lost again.
+            self._attempt //= 2
             self._last_status = -1
             self.counts.fault = ""
             self.counts.last_good_seconds = asyncio.get_running_loop().time()
@@ -86,7 +93,8 @@ class Delivery:
             log.warning("%s", self.counts.fault)  # once for each kind, not for each attempt
         self._last_status = answer.status
         ceiling = min(self.backoff_limit_seconds, _BACKOFF_FIRST_SECONDS * 2.0**self._attempt)
-        self._attempt = min(self._attempt + 1, 30)
+        if ceiling < self.backoff_limit_seconds:
+            self._attempt += 1
         asked = min(answer.retry_after_seconds, 10 * self.backoff_limit_seconds)
         return asked + self.rng.uniform(0, max(ceiling, asked))
 

@@ -26,7 +26,10 @@ log = structlog.get_logger("tocsin.listen")
 # A kept connection costs a file and a few KiB; agents come each few seconds.
 KEEPALIVE_SECONDS = 75.0
 SHUTDOWN_SECONDS = 3.0
-BACKLOG = 1024
+BACKLOG = 4096
+# A turn of the event loop takes in so many: when ten thousand agents connect at once, the
+# requests of those that are in must not wait for all the others.
+ACCEPTED_AT_ONCE = 16
 
 
 class ListenError(Exception):
@@ -79,7 +82,7 @@ class Listeners:
                 lambda: Guarded(door, handler, tls),
                 address.host,
                 address.port,
-                backlog=BACKLOG,
+                backlog=ACCEPTED_AT_ONCE,
                 reuse_address=True,
             )
         except OSError as error:
@@ -87,6 +90,8 @@ class Listeners:
                 f"cannot listen on {address}: {error.strerror or error}; "
                 "is another head running, or the port taken? (ss -ltnp)"
             ) from error
+        for one in server.sockets:
+            _wait_in_kernel(one.fileno())
         self._servers.append(server)
         self.doors.append(door)
         return Address(address.host, server.sockets[0].getsockname()[1])
@@ -140,6 +145,12 @@ class Listeners:
         await runner.setup()
         self._runners.append(runner)
         return runner
+
+
+def _wait_in_kernel(handle: int) -> None:
+    """asyncio accepts as many at once as it tells the kernel to hold; the kernel holds more."""
+    with socket.socket(fileno=os.dup(handle)) as same:
+        same.listen(BACKLOG)
 
 
 async def _clear(path: Path) -> None:

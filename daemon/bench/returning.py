@@ -196,6 +196,7 @@ class _Agent:
         """Sends all batches in order, and says goodbye."""
         limit = self.options.backoff_limit_seconds
         delivery = Delivery(self.post, "head", Path("/dev/null"), 0, limit, self.rng)
+        delivery.has_failed_for_long()
         await asyncio.sleep(self.rng.uniform(0, spread_seconds))
         begin_ns = time.time_ns() - batches * 10 * 10**9
         name = _node(self.number).encode()

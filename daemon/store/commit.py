@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import queue
+import threading
+import time
 from collections.abc import Sequence
 from typing import Protocol
 
 from collectors.sample import Sample
-from daemon.schedule import OwnThread
 from daemon.store.embedded import Store
 
 
@@ -27,7 +30,8 @@ class GroupCommit:
 
     :meth:`write` returns when the samples are durable, and raises StoreUnavailableError when
     they are not; then all writers of that group learn it. While one group is being synced
-    the next one gathers, so a slow disk makes groups larger, not writers more.
+    the next one gathers, so a slow disk makes groups larger, not writers more. The thread
+    needs the event loop only to tell the outcome: a loop with much to do delays no commit.
     """
 
     def __init__(self, store: Store, window_seconds: float | None = None) -> None:
@@ -35,37 +39,59 @@ class GroupCommit:
         self.window_seconds = (
             store.options.commit_window_seconds if window_seconds is None else window_seconds
         )
-        self._thread = OwnThread("tocsin-commit")
+        self._lock = threading.Lock()  # what is appended and who waits for it go together
         self._waiting: asyncio.Future[None] | None = None
-        self._runner: asyncio.Task[None] | None = None
+        self._last: asyncio.Future[None] | None = None
+        self._groups: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
 
     async def write(self, samples: Sequence[Sample], batch: Batch | None = None) -> None:
         """Makes ``samples``, and the mark of the batch that they are, durable."""
         key = None if batch is None else (batch.node, batch.instance, batch.sequence)
-        self.store.append(samples, key)
-        if self._waiting is None:
-            self._waiting = asyncio.get_running_loop().create_future()
-        waiting = self._waiting
-        if self._runner is None or self._runner.done():
-            self._runner = asyncio.ensure_future(self._run())
+        with self._lock:
+            self.store.append(samples, key)
+            if self._waiting is None:
+                self._waiting = self._last = asyncio.get_running_loop().create_future()
+                self._begin()
+            waiting = self._waiting
         # Shielded: one writer that gives up must not end the others' wait.
         await asyncio.shield(waiting)
 
-    async def _run(self) -> None:
-        while self._waiting is not None:
-            await asyncio.sleep(self.window_seconds)
-            waiting, self._waiting = self._waiting, None
-            packer = self.store.take()
+    def _begin(self) -> None:
+        """Has the thread take one group more."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="tocsin-commit", daemon=True)
+            self._thread.start()
+        self._groups.put(True)
+
+    def _work(self) -> None:
+        while self._groups.get():
+            time.sleep(self.window_seconds)
+            with self._lock:
+                waiting, self._waiting = self._waiting, None
+                packer = self.store.take()
+            error: Exception | None = None
             try:
-                await self._thread.submit(lambda packer=packer: self.store.write(packer))  # type: ignore[misc]
-            except Exception as error:
-                waiting.set_exception(error)
-                waiting.exception()  # seen, even when every writer has given up
-            else:
-                waiting.set_result(None)
+                self.store.write(packer)
+            except Exception as raised:
+                error = raised
+            if waiting is not None:
+                # The loop is closed when the process ends meanwhile: nobody waits any more.
+                with contextlib.suppress(RuntimeError):
+                    waiting.get_loop().call_soon_threadsafe(_settle, waiting, error)
 
     async def close(self) -> None:
         """Waits for the last group."""
-        if self._runner is not None:
-            await asyncio.wait({self._runner})
-        self._thread.close()
+        if self._last is not None:
+            await asyncio.wait({self._last})
+        self._groups.put(False)
+
+
+def _settle(waiting: asyncio.Future[None], error: Exception | None) -> None:
+    if waiting.done():
+        return
+    if error is None:
+        waiting.set_result(None)
+    else:
+        waiting.set_exception(error)
+        waiting.exception()  # seen, even when every writer has given up
