@@ -1,18 +1,22 @@
 """Does the steps of ``daemon.jobcare`` through Slurm's own commands, one job at a time.
 
 Jobs are named by their own number, never by a node list: ``scancel --nodelist`` and its like
-would reach jobs of other nodes. An array task has a number of its own while it runs.
+would reach jobs of other nodes. A task of an array is named as one (``12_3``): the task that was
+started last keeps the number of the array, and that number alone means all tasks.
 """
 
 from __future__ import annotations
 
-from collectors.command import Runner
+import re
+
+from collectors.command import Result, Runner
 from collectors.slurm import Options
 from collectors.slurm_reader import Tools, trouble
 from daemon.jobcare import JobStep, Step
 from daemon.slurm.adapter import SlurmUnavailable, plain_text
 
 TEXT_LIMIT_CHARACTERS = 500
+_TASK = re.compile(r"\d{1,10}_\d{1,10}")
 
 
 class JobTools:
@@ -29,14 +33,27 @@ class JobTools:
         number = step.job.id
         if not number.isdecimal():
             raise ValueError(f"no job number: {number!r}")
-        result = self._runner.run(
-            self._command(step, number),
+        if _TASK.fullmatch(step.job.key):
+            number = step.job.key
+        if step.step is Step.REQUEUE:
+            # The reading is some seconds old, and Slurm would run a job that has ended since anew.
+            shown = self._run(self._tools.command("squeue", "--noheader", "-j", number, "-o", "%T"))
+            if shown.ok and shown.text().strip() != "RUNNING":
+                return "the job no longer runs"
+            if not shown.ok:
+                return self._fault(shown)
+        result = self._run(self._command(step, number))
+        return "" if result.ok else self._fault(result)
+
+    def _run(self, argv: list[str]) -> Result:
+        return self._runner.run(
+            argv,
             deadline_seconds=self._deadline_seconds,
             kind="slurm-jobs",
             env=self._tools.environment(),
         )
-        if result.ok:
-            return ""
+
+    def _fault(self, result: Result) -> str:
         error = trouble(result)
         if error.kind in ("stopped", "hung", "authentication", "unconfigured", "missing"):
             raise SlurmUnavailable(str(error), error.kind)

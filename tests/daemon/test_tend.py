@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
+
+from collectors.command import Result, Runner
 from collectors.slurm_reader import Job
 from daemon.cases import State
 from daemon.jobcare import JobCare, JobStep, Step
 from daemon.slurm.adapter import SlurmUnavailable
+from daemon.slurm.jobs import JobTools
 from daemon.tend import Tender
 from tests.daemon.worlds import House, lost, simulated
 
@@ -104,3 +109,36 @@ def test_the_job_of_our_own_proof_is_not_signalled() -> None:
     made.ledger.move(testing, State.DRAINED, now_ns, user="tocsin", verb="proof_ends")
     tender.tend({"7": replace(ASKING, nodes=("n3",))}, made.clock.pass_seconds(5))
     assert [job for job, _ in tools.done] == ["7", "7", "7"]
+
+
+class Answers(Runner):
+    """A squeue that shows one state, and every other command that succeeds."""
+
+    def __init__(self, state: str, returncode: int = 0) -> None:
+        super().__init__()
+        self.state, self.returncode = state, returncode
+        self.commands: list[str] = []
+
+    def run(self, argv: Sequence[str], **more: object) -> Result:
+        self.commands.append(" ".join(argv[:2]))
+        if argv[0] != "squeue":
+            return Result(tuple(argv), "ended", 0)
+        said = b"" if self.returncode == 0 else b"slurm_load_jobs error: Invalid job id specified"
+        return Result(
+            tuple(argv), "ended", self.returncode, f"{self.state}\n".encode(), said, fault="ended 1"
+        )
+
+
+@pytest.mark.parametrize(
+    ("state", "returncode"), [("COMPLETED", 0), ("COMPLETING", 0), ("", 0), ("", 1)]
+)
+def test_a_job_that_ended_since_the_reading_is_not_run_a_second_time(
+    state: str, returncode: int
+) -> None:
+    step = JobStep(ASKING, Step.REQUEUE, "node n3 is being drained")
+    runner = Answers(state, returncode)
+    assert JobTools(runner=runner).do(step) != ""
+    assert runner.commands == ["squeue --noheader"]
+    runner = Answers("RUNNING")
+    assert JobTools(runner=runner).do(step) == ""
+    assert runner.commands == ["squeue --noheader", "scontrol requeue"]

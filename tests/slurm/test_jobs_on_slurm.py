@@ -106,3 +106,40 @@ def test_real_jobs_are_told_signalled_and_requeued(slurm: Cluster, tmp_path: Pat
     # The tasks of an array on another node go on, each under its own number.
     assert sum(where == "n2" for state, where in slurm.jobs().values() if state == "RUNNING") == 2
     assert array
+
+
+@pytest.mark.slurm
+def test_of_an_array_only_the_task_on_the_node_is_meant_also_the_one_with_the_arrays_number(
+    slurm: Cluster, tmp_path: Path
+) -> None:
+    script = tmp_path / "task.sh"
+    script.write_text(
+        "#!/bin/bash\ntrap 'echo CHECKPOINT' USR1\n"
+        "echo STARTED\nfor i in $(seq 300); do sleep 0.2; done\n"
+    )
+    array = slurm.run(
+        "sbatch", "--parsable", "--exclusive", "-N1", "-a", "1-3", "-o", f"{tmp_path}/%a.out",
+        "--requeue", "--comment=tocsin=signal tocsin=requeue", str(script),
+    ).strip()  # fmt: skip
+    outputs = {str(task): tmp_path / f"{task}.out" for task in (1, 2, 3)}
+    wait_for(
+        lambda: all(p.exists() and "STARTED" in p.read_text() for p in outputs.values()), "3 tasks"
+    )
+    jobs = SlurmReader(Tools(), Runner()).jobs()
+    # The task that Slurm started last keeps the number of the whole array.
+    (node,) = jobs[array].nodes
+    task = jobs[array].key.partition("_")[2]
+    tools = JobTools()
+    for one in plan(jobs.values(), node, REASON, 3, ALL):
+        assert one.job.id == array
+        assert tools.do(one) == "", one
+    wait_for(lambda: slurm.jobs()[array][0] == "PENDING", "the requeue")
+    others = [one for name, one in outputs.items() if name != task]
+    assert not [one for one in others if "CHECKPOINT" in one.read_text()]
+    assert not [one for one in others if "fell off the bus" in one.read_text()]
+    states = slurm.run("squeue", "-h", "-r", "-o", "%K|%T").split()
+    assert sorted(states) == sorted(
+        f"{name}|{'PENDING' if name == task else 'RUNNING'}" for name in outputs
+    )
+    told = slurm.run("scontrol", "-o", "show", "job", array).splitlines()
+    assert sum("AdminComment=tocsin" in one for one in told) == 1
