@@ -247,16 +247,16 @@ class Readings:
             return [one.sensor for one in self._held]
         times = Counter((one.node, one.sensor, one.kind) for one in self._held)
         taken: set[tuple[str, str, str]] = set()
+        places: dict[tuple[str, str, str], int] = {}  # where to go on: many may share a name
         names: list[str] = []
         for one in self._held:
             name = one.sensor
             if times[(one.node, one.sensor, one.kind)] > 1 and one.part:
                 name = f"{one.sensor} #{one.part}"
-            place = 1
-            plain = name
+            plain = (one.node, name, one.kind)
             while (one.node, name, one.kind) in taken:
-                place += 1
-                name = f"{plain} #{place}"
+                places[plain] = places.get(plain, 1) + 1
+                name = f"{plain[1]} #{places[plain]}"
             taken.add((one.node, name, one.kind))
             names.append(name)
         return names

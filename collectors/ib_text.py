@@ -47,7 +47,9 @@ class Problems:
 
     def unknown(self, line: str, tool: str) -> None:
         """A line that the parser has no form for: a failure in the tool's words, or foreign."""
-        if FAILURE.search(line):
+        if len(self.kept) >= PROBLEM_LIMIT:  # a text of another kind: no closer look at each line
+            self.left += 1
+        elif FAILURE.search(line):
             self.add(f"{tool} reports a failure", line)
         else:
             self.add(f"not a line that {tool} prints", line)
