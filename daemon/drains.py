@@ -18,6 +18,7 @@ from collectors.slurm_nodes import NodeState
 from daemon.cases import Case, State, person_of
 from daemon.decisions import Action, Decision, Guard, Mode
 from daemon.flaps import Flaps
+from daemon.guards import SETTLED, only_watched
 from daemon.hand import NOTE_BEGIN, NOTE_VERB, SELF, Hand
 from daemon.ledger import SECOND_NS, Ledger
 from daemon.limits import Limits
@@ -119,7 +120,10 @@ class Drains:
         wanted = {
             one.node
             for one in decisions
-            if one.action in (Action.DRAIN, Action.HOLD) and one.node not in view.held
+            if one.action in (Action.DRAIN, Action.HOLD)
+            and one.guard not in SETTLED
+            and one.node not in view.held
+            and not only_watched(one.mode, self._mode)
         }
         why = breaker_reason(len(wanted), self._limits, view, now_ns)
         if why:

@@ -324,6 +324,28 @@ GUARDS: tuple[tuple[Guard, Ask], ...] = (
 )
 
 
+# Refusals of nodes that are out already, or about which a person or the hold-out has spoken.
+SETTLED = frozenset(
+    {
+        Guard.UNKNOWN_NODE, Guard.OURS, Guard.FOREIGN, Guard.SPENT, Guard.NOT_REGISTERED,
+        Guard.MAINTENANCE, Guard.LOCKED, Guard.DENIED, Guard.HELD_OUT,
+    }
+)  # fmt: skip
+
+
+def only_watched(rule_mode: Mode, daemon: Mode) -> bool:
+    """Whether a rule is in shadow where the daemon is not: it must change nothing."""
+    return rule_mode is Mode.SHADOW and daemon is not Mode.SHADOW
+
+
+def asks_now(scene: Scene, one: Candidate) -> bool:
+    """Whether a candidate counts for the breaker: a node in service that is to be drained now."""
+    mode = scene.limits.mode_of(one.rule.partition(":")[0], one.voice, scene.mode)
+    if only_watched(mode, scene.mode):
+        return False
+    return all(ask(scene, one)[0] for guard, ask in GUARDS if guard in SETTLED)
+
+
 def ask_all(scene: Scene, one: Candidate) -> list[Verdict]:
     """What every guard says, in order."""
     return [Verdict(guard, *ask(scene, one)) for guard, ask in GUARDS]

@@ -24,7 +24,7 @@ from daemon.cases import LedgerView
 from daemon.cost import Market, market, until_free_hours
 from daemon.decisions import Action, Decision, Guard, Mode, decision_id
 from daemon.escalation import Escalation, escalate, first_step, repeats_of
-from daemon.guards import SECOND_NS, Scene, Verdict, ask_all, first_no
+from daemon.guards import SECOND_NS, Scene, Verdict, ask_all, asks_now, first_no
 from daemon.limits import Limits
 from models.facility import GroupEvent
 from models.voices import Fact, Remedy, Risk, Silence
@@ -172,8 +172,7 @@ def scene_of(
         for group in groups:
             members.setdefault(group, set()).add(name)
     heard = [situation.coverage.get(name, 0.0) for name in situation.nodes]
-    new = sum(1 for one in drains if one.node not in ledger.held)
-    return Scene(
+    scene = Scene(
         nodes=situation.nodes,
         slurm_age_seconds=situation.slurm_age_seconds,
         silences=silences,
@@ -183,7 +182,7 @@ def scene_of(
         ledger=ledger,
         mode=mode,
         now_ns=now_ns,
-        breaker=ledger.breaker or breaker_reason(new, limits, ledger, now_ns),
+        breaker=ledger.breaker,
         alike=_alike(drains, limits, now_ns),
         groups=situation.groups,
         group_events=situation.group_events,
@@ -193,6 +192,10 @@ def scene_of(
         if any(one.voice != "fact" for one in drains)
         else Market({}, {}),
     )
+    if not scene.breaker:
+        asking = sum(asks_now(scene, one) for one in drains)
+        scene.breaker = breaker_reason(asking, limits, ledger, now_ns)
+    return scene
 
 
 def _alike(

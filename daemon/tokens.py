@@ -93,6 +93,7 @@ class TokenFile:
             found = self.path.stat()
             stamp = (found.st_mtime_ns, found.st_size, found.st_ino)
             if stamp == self._stamp:
+                self.fault = ""  # what was read last is back
                 return
             if found.st_mode & stat.S_IRWXO:
                 raise TokensError("others may read it; chmod o= it")

@@ -86,8 +86,11 @@ def _name_and_password(header: str) -> tuple[str, str]:
     return name, password
 
 
-def word_refused(request: web.Request) -> str:
+def word_refused(request: web.Request, logins: TokenFile | None) -> str:
     """Why a POST is not taken for a word of the person at the page, or empty."""
+    if logins is not None and logins.fault:
+        # Whose login was taken out is not known then: the last good ones may look, not speak.
+        return "the logins file cannot be used just now: speak by tocsin on the head"
     if WORD_HEADER not in request.headers:
         return f"a word needs the header {WORD_HEADER}: reload the page"
     if request.headers.get("Sec-Fetch-Site", "same-origin") != "same-origin":
@@ -114,7 +117,7 @@ def guarded(names: frozenset[str], secret: str, logins: TokenFile | None = None)
         elif not _enters(request, secret, logins):
             answer = web.json_response({"error": "log in"}, status=401)
             answer.headers["WWW-Authenticate"] = 'Basic realm="tocsin", charset="UTF-8"'
-        elif request.method not in ("GET", "HEAD") and (why := word_refused(request)):
+        elif request.method not in ("GET", "HEAD") and (why := word_refused(request, logins)):
             answer = web.json_response({"error": why}, status=403)
         else:
             try:

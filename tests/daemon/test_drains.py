@@ -26,6 +26,7 @@ from tests.daemon.worlds import (
     cluster,
     idle,
     lost,
+    risk,
     simulated,
 )
 
@@ -701,3 +702,25 @@ async def test_a_first_of_two_yeses_is_not_told_as_approved(state: State) -> Non
     words = OperatorWords(Stub())  # type: ignore[arg-type]
     assert "another person's is needed too" in await words.approve(case, "ann")
     assert "approved, but its cause is not seen now" in await words.approve(case, "bob")
+
+
+def test_what_only_watches_and_what_is_out_already_opens_no_breaker() -> None:
+    limits = GENEROUS.model_copy(
+        update={"breaker_candidates": 5, "risk_mode": Mode.SHADOW, "common_cause_nodes": 1000}
+    )
+    made = house(limits=limits, count=20)
+    # A risk in shadow cries wolf, and a rack that people hold has faults.
+    made.risks = [risk(f"n{i}", 0.95) for i in range(1, 11)]
+    for i in range(11, 19):
+        slurm(made).set(f"n{i}", state="drain", reason="ops: rack move")
+    made.facts = [lost(f"n{i}") for i in range(11, 20)]
+    found = by_node(made.cycle())
+    assert made.ledger.view(made.now_ns()).breaker == ""
+    assert found["n19"].guard is None
+    assert node(made, "n19").drain
+    assert found["n1"].guard is Guard.SHADOW
+    # Nodes in service that are to be drained do open it.
+    made.risks = []
+    made.facts = [lost(f"n{i}", onset_ns=made.clock.pass_seconds(1)) for i in range(1, 7)]
+    assert {one.guard for one in made.cycle()} == {Guard.BREAKER}
+    assert "6 nodes ask for a drain at once" in made.ledger.view(made.now_ns()).breaker

@@ -232,6 +232,31 @@ async def test_a_login_that_is_taken_out_of_the_file_is_gone_at_once(
         assert (await client.get("/api/v1/status", headers=zoe)).status == 401
 
 
+async def test_while_the_logins_file_is_gone_or_damaged_people_may_look_and_not_speak(
+    head: PretendHead, tmp_path: Path
+) -> None:
+    file = tmp_path / "logins"
+    file.write_text(f"zoe {ZOES}\n")
+    file.chmod(0o600)
+    zoe = login("zoe", ZOES)
+    app = page_app(head, PageOptions(logins=TokenFile(file)))
+    async with TestClient(TestServer(app)) as client:
+
+        async def says() -> int:
+            assert (await client.get("/api/v1/status", headers=zoe)).status == 200
+            return (await client.post("/api/v1/approve/77aa", headers=zoe | WORD)).status
+
+        file.rename(tmp_path / "aside")  # somebody revokes them all
+        assert await says() == 403
+        (tmp_path / "aside").rename(file)
+        assert await says() == 200
+        file.write_text("a line that is no login\n")
+        assert await says() == 403
+        file.write_text(f"zoe {ZOES}\n")
+        assert await says() == 200
+    assert len(head.words) == 2
+
+
 async def test_the_head_may_refuse_a_word_of_the_page(personal: Client) -> None:
     zoe = login("zoe", ZOES)
     response = await personal.post("/api/v1/approve/0000", headers=zoe | WORD)
