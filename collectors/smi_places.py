@@ -190,7 +190,7 @@ def values_of(gpu: Mapping[str, str], means: Means) -> dict[str, float]:
                 values[name] = number
                 break
     for name in ECC_PARTS:
-        number = _ecc(name, gpu)
+        number = _ecc(name, gpu, means)
         if number is not None:
             values[name] = number
     if "recovery_action" not in values:
@@ -200,13 +200,20 @@ def values_of(gpu: Mapping[str, str], means: Means) -> dict[str, float]:
     return means.conclude(values)
 
 
-def _ecc(name: str, gpu: Mapping[str, str]) -> float | None:
-    """Errors of the board's life; volatile ones where it keeps no aggregate at all."""
+def _ecc(name: str, gpu: Mapping[str, str], means: Means) -> float | None:
+    """Errors of the board's life; volatile ones where it keeps no aggregate at all.
+
+    A part that can't be read now leaves the whole out: a smaller sum would pass for a counter that
+    began anew, and the next one for new errors.
+    """
     for span in ("aggregate", "volatile"):
         for parts in ECC_PARTS[name]:
-            total = sum_known(
-                read(gpu.get(f"ecc_errors/{span}/{part}", ""), "count").number for part in parts
-            )
+            cells = [gpu.get(f"ecc_errors/{span}/{part}", "") for part in parts]
+            said = [read(cell, "count").meaning for cell in cells]
+            numbers = [means.number(name, cell, "count") for cell in cells]
+            if "error" in said:
+                return None
+            total = sum_known(numbers)
             if total is not None:
                 return total
     return None

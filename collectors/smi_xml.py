@@ -53,7 +53,11 @@ def read_xml(text: Text, node: str, now_ns: int) -> SmiText:
         if documents > DOCUMENTS_MOST:
             result.findings.problem(f"more than {DOCUMENTS_MOST} documents: the rest is left out")
             break
-        _Document(result).read(raw, start, end)
+        root = raw.rfind(b"</nvidia_smi_log>", start, end)
+        after = end if root < 0 else root + len(b"</nvidia_smi_log>")
+        _Document(result).read(raw, start, after)
+        for line in raw[after : min(end, after + CHUNK)].decode("utf-8", "replace").splitlines():
+            result.take_failure(line)
         start = end
     return result
 
@@ -72,6 +76,7 @@ class _Document:
         self._gpu: dict[str, str] | None = None
         self._gpus: list[dict[str, str]] = []
         self._system: dict[str, str] = {}
+        self._programs = False  # in this GPU, the list of processes has begun
         self._root = ""
         self._deep = 0
 
@@ -121,7 +126,10 @@ class _Document:
         self._path.append(name.lower())
         self._text.clear()
         self._length = 0
+        if self._path == ["nvidia_smi_log", "gpu", "processes"]:
+            self._programs = True
         if self._path == ["nvidia_smi_log", "gpu"]:
+            self._programs = False
             self._gpu = {"id": attributes.get("id", "")[:VALUE_LIMIT_CHARACTERS]}
 
     def _data(self, data: str) -> None:
@@ -139,9 +147,12 @@ class _Document:
         if self._path[:2] == ["nvidia_smi_log", "gpu"] and self._gpu is not None:
             place = "/".join(self._path[2:])
             if not place:
+                self._stray(text)
                 if len(self._gpus) < GPUS_MOST:
                     self._gpus.append(self._gpu)
                 self._gpu = None
+            elif self._programs:
+                pass  # users name their processes: nothing in and behind their list is believed
             elif place in WANTED:
                 self._gpu.setdefault(place, text)
             elif "GPU is lost" in text:
@@ -149,6 +160,12 @@ class _Document:
         elif len(self._path) == 2 and self._path[0] == "nvidia_smi_log":
             self._system.setdefault(self._path[1], text)
         self._path.pop()
+
+    def _stray(self, text: str) -> None:
+        """Words of the tool in the middle of a document: a GPU that it could not read."""
+        if not self._programs:
+            for line in text.splitlines():
+                self._result.take_failure(line)
 
     # ---- what it means ---------------------------------------------------------------------
 
@@ -158,6 +175,13 @@ class _Document:
             findings.problem(f"not nvidia-smi XML: the root is <{clip(self._root, 60)}>")
             return
         attached = read(self._system.get("attached_gpus", ""), "count").number
+        if attached is not None and len(self._gpus) > attached:
+            # Names of processes may hold tags, and so whole GPUs.
+            findings.problem(
+                f"{attached:.0f} GPUs are attached and {len(self._gpus)} are listed: "
+                "nothing of this document is believed"
+            )
+            return
         all_listed = broken or attached is None or attached == len(self._gpus)
         for place, gpu in enumerate(self._gpus):
             board = self._board(place, gpu, all_listed)
