@@ -221,6 +221,10 @@ class DcgmExporters:
         boards = scraped(text, findings)
         if not boards:
             raise _Unanswered("an answer without any GPU")
+        hosts = sorted({one.host for one in boards if one.host})
+        if len(hosts) > 1:
+            shown = ", ".join(hosts[:3])
+            raise _Unanswered(f"GPUs of several hosts in one answer ({shown}): whose, is not known")
         node = target.node
         health: list[Sample] = []
         for one in boards:
@@ -284,10 +288,30 @@ class DcgmExporters:
             raise SourceUnavailable(f"authorization_file {path} cannot be read: {error}") from None
         return {"Authorization": value}
 
+    def _refuse_shared(self) -> None:
+        """A GPU is in one node: targets that show the same one (two names of one exporter, a load
+        balancer before several) are not believed, for its fault would drain the wrong node."""
+        owners: dict[str, set[str]] = {}
+        for target in self._targets:
+            for one in target.samples:
+                if uuid := one.tag("uuid"):
+                    owners.setdefault(uuid, set()).add(target.node)
+        for target in self._targets:
+            shared = {uuid for one in target.samples if (uuid := one.tag("uuid"))}
+            others = {node for uuid in shared for node in owners[uuid]} - {target.node}
+            if others:
+                target.samples = []
+                target.fault = clip(
+                    f"shows GPUs that {', '.join(sorted(others)[:3])} shows too: in which node "
+                    "they are is not known",
+                    300,
+                )
+
     def _batch(self, now_ns: int) -> Batch:
         now = self._monotonic()
         samples: list[Sample] = []
         problems: list[Problem] = []
+        self._refuse_shared()
         for target in self._targets:
             samples += target.samples
             problems += [

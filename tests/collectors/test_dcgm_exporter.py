@@ -199,7 +199,8 @@ class Exporters:
         self.asked.append(node)
         self.headers.append(request.headers.get("Authorization", ""))
         await asyncio.sleep(self.delays.get(node, 0))
-        return web.Response(text=self.texts.get(node, TEXT), status=self.statuses.get(node, 200))
+        text = self.texts.get(node, TEXT.replace("GPU-", f"GPU-{node}-"))
+        return web.Response(text=text, status=self.statuses.get(node, 200))
 
     async def _start(self) -> None:
         app = web.Application()
@@ -304,6 +305,33 @@ def test_exporters_that_fail_cost_only_themselves_and_say_why(
     made.close()
 
 
+def test_two_names_of_one_exporter_are_both_refused_for_a_gpu_is_in_one_node(
+    server: Exporters, context: Context
+) -> None:
+    server.texts["g1"] = server.texts["g2"] = TEXT
+    made = source(server, context)
+    for _ in range(2):
+        batch = made.collect(NOW_NS)
+        assert {one.tag("node") for one in batch.samples if one.measurement != "source"} <= {"g3"}
+        found = readings(batch)
+        assert [found[node].number("up") for node in ("g1", "g2", "g3")] == [0.0, 0.0, 1.0]
+        assert "shows GPUs that g2 shows too" in found["g1"].text("fault")
+    made.close()
+
+
+def test_an_answer_with_the_gpus_of_several_hosts_is_refused(
+    server: Exporters, context: Context
+) -> None:
+    here = metric("DCGM_FI_DEV_XID_ERRORS", 0, 'Hostname="g1"')
+    there = metric("DCGM_FI_DEV_XID_ERRORS", 79, 'Hostname="g9"').replace("GPU-aaaa", "GPU-bbbb")
+    server.texts["g1"] = here + there
+    made = source(server, context)
+    batch = made.collect(NOW_NS)
+    assert "several hosts" in readings(batch)["g1"].text("fault")
+    assert not [one for one in batch.samples if one.tag("node") == "g1" and one.tag("gpu")]
+    made.close()
+
+
 def test_a_dead_exporter_is_asked_less_and_less_often(server: Exporters, context: Context) -> None:
     server.statuses["g1"] = 503
     clock = [1000.0]
@@ -350,6 +378,7 @@ def test_an_answer_without_end_is_cut(server: Exporters, context: Context) -> No
 def test_an_old_xid_is_never_news_and_a_new_one_is_news_once_even_over_a_restart(
     server: Exporters, context: Context
 ) -> None:
+    server.texts["g1"] = TEXT
     made = source(server, context, nodes=("g1",))
     assert kinds(made.collect(NOW_NS).samples, "xid") == []  # met for the first time: of any age
     assert kinds(made.collect(NOW_NS + SECOND).samples, "xid") == []
