@@ -127,7 +127,7 @@ class HeadEyes(OperatorWords):
         return SlurmView(
             adapter=head.adapter.name,
             up=not head.desk.fault,
-            age_seconds=age if math.isfinite(age) else head.clock.monotonic(),
+            age_seconds=age if math.isfinite(age) else None,
             text=head.desk.fault,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from daemon.cli.client import HeadAway, HeadRefused, ask, complain, socket_path
@@ -51,8 +52,7 @@ def lines(fleet: dict[str, Any]) -> list[str]:
         + (f", {fleet['approvals_waiting']} wait for a yes" if fleet["approvals_waiting"] else ""),
         f"heard    {fleet['agents_heard']} agents, {fleet['coverage_ratio'] * 100:.0f} % of what "
         f"is expected, {fleet['values_per_second']:.0f} values/s",
-        f"slurm    {slurm['adapter']}, {'read' if slurm['up'] else 'AWAY, last read'} "
-        f"{span(slurm['age_seconds'])} ago {slurm['text']}".rstrip(),
+        f"slurm    {slurm['adapter']}, {_slurm_age(slurm)} {slurm['text']}".rstrip(),
         f"store    {fleet['store']}",
         f"model    {fleet['model']}, horizon {span(fleet['horizon_seconds'])}",
     ]
@@ -69,6 +69,13 @@ def lines(fleet: dict[str, Any]) -> list[str]:
     )
     out.extend(f"ALERT    {alert['title']}: {alert['text']}" for alert in fleet["alerts"])
     return out
+
+
+def _slurm_age(slurm: Mapping[str, Any]) -> str:
+    age = slurm["age_seconds"]
+    if age is None:
+        return "never read yet" if slurm["up"] else "AWAY, never read"
+    return f"{'read' if slurm['up'] else 'AWAY, last read'} {span(age)} ago"
 
 
 def span(seconds: float) -> str:

@@ -58,7 +58,7 @@ class SlurmView:
 
     adapter: str  # cli, pyslurm, rest, simulated
     up: bool
-    age_seconds: float  # since node states were last read
+    age_seconds: float | None  # since node states were last read; None: never yet
     text: str = ""
 
 

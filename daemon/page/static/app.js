@@ -105,7 +105,7 @@ function header(fleet) {
     figureOf("faults", figure(kinds.fact || 0), "not drained", kinds.fact ? "fact" : ""),
     figureOf("silent", figure(kinds.silent || 0), `${Math.floor(fleet.coverage_ratio * 1000) / 10} % heard`, kinds.silent ? "silent" : ""),
     fleet.approvals_waiting ? figureOf("waiting", figure(fleet.approvals_waiting), "for a yes", "risk") : null,
-    figureOf("Slurm", fleet.slurm.up ? "up" : "away", `${age(fleet.slurm.age_seconds)} old`, fleet.slurm.up ? "" : "fact"),
+    figureOf("Slurm", fleet.slurm.up ? "up" : "away", fleet.slurm.age_seconds === null ? "never read" : `${age(fleet.slurm.age_seconds)} old`, fleet.slurm.up ? "" : "fact"),
     figureOf("telemetry", figure(fleet.values_per_second, 2), "values/s"),
   ];
   if (fleet.breaker_open) parts.splice(2, 0, figureOf("breaker", "open", "no drains", "fact"));
