@@ -86,6 +86,7 @@ class Gpu:
     frozen_since_ns: int = 0
     ecc_total: float | None = None
     ecc_steps: list[tuple[int, float]] = field(default_factory=list)
+    ecc_fell_from: float | None = None
 
     def take(self, time_ns: int) -> None:
         """Notes that a reading of ``time_ns`` came, and learns how often they come."""
@@ -123,12 +124,19 @@ class Gpu:
     def ecc_day(self, total: float, time_ns: int) -> tuple[float, int]:
         """(uncorrectable errors of the last day, when the newest came) at a new reading.
 
-        A counter that went back was reset: it counts from there on.
+        A counter that went back was reset, and counts from there on; unless its next move is back
+        to where it was or beyond: then the low reading was false, and no error came of it.
         """
         before, self.ecc_total = self.ecc_total, total
-        if before is not None and total > before:
-            self.ecc_steps.append((time_ns, total - before))
-            del self.ecc_steps[:-_STEPS_LIMIT]
+        if before is not None and total < before:
+            self.ecc_fell_from = max(before, self.ecc_fell_from or 0.0)
+        elif before is not None and total > before:
+            if self.ecc_fell_from is not None and total >= self.ecc_fell_from:
+                before = self.ecc_fell_from
+            self.ecc_fell_from = None
+            if total > before:
+                self.ecc_steps.append((time_ns, total - before))
+                del self.ecc_steps[:-_STEPS_LIMIT]
         if not self.ecc_steps:
             return 0.0, 0
         self.ecc_steps = [step for step in self.ecc_steps if time_ns - step[0] < DAY_NS]
@@ -318,14 +326,26 @@ def _dump_gpu(gpu: Gpu) -> list[Any]:
         gpu.frozen_since_ns,
         gpu.ecc_total,
         [list(step) for step in gpu.ecc_steps],
+        gpu.ecc_fell_from,
     ]
 
 
 def _load_gpu(parts: list[Any]) -> Gpu:
-    uuid, time_ns, interval_ns, mig, had, gauges, frozen, since_ns, ecc_total, steps = parts
+    uuid, time_ns, interval_ns, mig, had, gauges, frozen, since_ns, ecc_total, steps, *more = parts
+    fell_from = more[0] if more else None  # a state of before has none
     pairs = [(step[0], step[1]) for step in steps]
     return Gpu(
-        uuid, time_ns, interval_ns, mig, had, tuple(gauges), frozen, since_ns, ecc_total, pairs
+        uuid,
+        time_ns,
+        interval_ns,
+        mig,
+        had,
+        tuple(gauges),
+        frozen,
+        since_ns,
+        ecc_total,
+        pairs,
+        fell_from,
     )
 
 

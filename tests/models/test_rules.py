@@ -330,6 +330,18 @@ def test_uncorrectable_errors_alert_first_and_drain_when_they_pile_up(rules: Rul
     assert told(rules, at) == []
 
 
+@pytest.mark.parametrize("low", [(0.0,), (0.0, 0.0), (3.0, 0.0)])
+def test_a_counter_that_reads_low_for_a_moment_tells_no_new_errors(
+    rules: Rules, low: tuple[float, ...]
+) -> None:
+    for step, total in enumerate((40.0, *low, 40.0)):
+        at = NOW + step * 10 * SECOND
+        feed(rules, [gpu(3, at, ecc_uncorrected_total=total)])
+        assert told(rules, at) == []
+    feed(rules, [gpu(3, at + SECOND, ecc_uncorrected_total=41.0)])
+    assert told(rules, at + SECOND) == [("ecc", "gpu3")]
+
+
 # ---- the count of GPUs ----------------------------------------------------------------------
 
 
