@@ -26,7 +26,7 @@ def fast_clock(begin_ns: int, speed: float) -> Callable[[], int]:
 class Counter:
     """Events with numbers; says which it has made and which it need not say again."""
 
-    name, period_seconds, deadline_seconds = "counter", 0.02, 1.0
+    name, period_seconds, deadline_seconds = "counter", 0.1, 1.0
 
     def __init__(self, number: int) -> None:
         self.number = number
