@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from collectors.events import ERROR, INFO, event
-from collectors.pci import address
+from collectors.node.pci import address
 from collectors.sample import Sample
 
 

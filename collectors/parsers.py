@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from collectors import kernel_lines, slurm
-from collectors.bmc_parsers import BMC_PARSERS
-from collectors.gpu_parsers import GPU_PARSERS
-from collectors.ib_parsers import IB_PARSERS
+from collectors.bmc.parsers import BMC_PARSERS
+from collectors.gpu.parsers import GPU_PARSERS
+from collectors.ib.parsers import IB_PARSERS
+from collectors.kernel import lines as kernel_lines
 from collectors.sample import Problem, Sample
+from collectors.slurm import source as slurm
 
 Text = str | bytes
 Parser = Callable[[Text, str, int], tuple[list[Sample], list[Problem]]]

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from collectors.findings import Findings, Text, lines
+from collectors.gpu.findings import Findings, Text, lines
 
 LABEL_SETS_MOST = 20_000
 

@@ -8,14 +8,14 @@ import ssl
 from aiohttp import web
 
 from daemon.config import Config
-from daemon.gateway import Gateway, TokenSource, routes
+from daemon.gate.gateway import Gateway, TokenSource, routes
+from daemon.gate.tokens import TokenFile, TokensError
 from daemon.head import Head
 from daemon.headview import HeadEyes
 from daemon.learning.routes import model_readers, model_verbs
 from daemon.listen import Address, ListenError, Listeners
 from daemon.page.app import PageOptions, operator_app, page_app
 from daemon.scrape import scrape_routes
-from daemon.tokens import TokenFile, TokensError
 from daemon.versions import version_routes
 
 

@@ -8,19 +8,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from collectors.sample import Sample
-from daemon.decisions import Mode
-from daemon.idle import RULE
-from daemon.idle_prober import IdleProber
-from daemon.ledger import Ledger
-from daemon.limits import Limits
-from daemon.policy import Situation
-from daemon.reboots import Rebooter
+from daemon.drains.ledger import Ledger
+from daemon.drains.reboots import Rebooter
+from daemon.drains.softener import Softener
+from daemon.policy.decide import Situation
+from daemon.policy.decisions import Mode
+from daemon.policy.limits import Limits
+from daemon.policy.soft_wishes import chances, soft_mode, wishes
+from daemon.proofs.idle import RULE
+from daemon.proofs.idle_prober import IdleProber
 from daemon.slurm.adapter import SlurmAdapter
 from daemon.slurm.idling import IdleTools
 from daemon.slurm.reboot import RebootTools
 from daemon.slurm.soft import SoftTools
-from daemon.soft_wishes import chances, soft_mode, wishes
-from daemon.softener import Softener
 from models.voices import Fact
 
 

@@ -12,23 +12,23 @@ from pathlib import Path
 
 from pydantic import Field, field_validator
 
-from collectors.slurm import Options as SlurmOptions
-from daemon.agent_config import DEFAULT_FILE as DEFAULT_FILE
-from daemon.agent_config import AgentSection, agent_faults, unreadable
-from daemon.alerts import AlertOptions
-from daemon.decisions import Mode
-from daemon.gateway import GatewayOptions
-from daemon.groups import configured
+from collectors.slurm.source import Options as SlurmOptions
+from daemon.agent.config import DEFAULT_FILE as DEFAULT_FILE
+from daemon.agent.config import AgentSection, agent_faults, unreadable
+from daemon.alerts.tell import AlertOptions
+from daemon.gate.gateway import GatewayOptions
+from daemon.gate.tokens import TokensError, parse_tokens
 from daemon.learning.options import LearningOptions, RiskOptions
-from daemon.limits import Limits
 from daemon.listen import Address
 from daemon.page.guard import is_loopback
+from daemon.policy.decisions import Mode
+from daemon.policy.groups import configured
+from daemon.policy.limits import Limits
 from daemon.settings import ConfigError, Fault, Section, load
 from daemon.slurm.lease import HOLDS_SHARE, LeaseOptions
 from daemon.sources import HeadSources
 from daemon.store.influx_options import InfluxOptions
 from daemon.store.options import StoreOptions
-from daemon.tokens import TokensError, parse_tokens
 from models.silence import SilenceOptions
 
 

@@ -9,10 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from daemon.cases import Case, State
-from daemon.decisions import Action, Decision, Guard
-from daemon.guards import Verdict
-from daemon.ledger import Entry
+from daemon.drains.ledger import Entry
 from daemon.page.view import (
     DecisionView,
     Explanation,
@@ -21,6 +18,9 @@ from daemon.page.view import (
     TimelineEntry,
     iso,
 )
+from daemon.policy.cases import Case, State
+from daemon.policy.decisions import Action, Decision, Guard
+from daemon.policy.guards import Verdict
 from daemon.store.events import Event
 from models.rulebook import RULES
 

@@ -22,24 +22,22 @@ from typing import TypeVar, TypeVarTuple
 import structlog
 
 from collectors.sample import Sample, source_reading
-from collectors.slurm import SlurmSource
-from collectors.slurm_nodes import NodeState
+from collectors.slurm.nodes import NodeState
+from collectors.slurm.source import SlurmSource
 from daemon import __version__
-from daemon.alerting import Alert, active_alerts, of_groups, of_head, of_senders
-from daemon.alerts import Alerts, make_webhook
+from daemon.alerts.active import Alert, active_alerts, of_groups, of_head, of_senders
+from daemon.alerts.tell import Alerts, make_webhook
 from daemon.beside import Beside, BesideTools
-from daemon.cases import LedgerView
 from daemon.clock import Clock
 from daemon.config import Config, store_directory
-from daemon.decisions import Action, Decision, Mode
-from daemon.drains import Drains, Returned
-from daemon.gateway import Gateway
-from daemon.groups import Groups
-from daemon.identity import Identities, seen_in
+from daemon.drains.drains import Drains, Returned
+from daemon.drains.identity import Identities, seen_in
+from daemon.drains.ledger import Ledger
+from daemon.drains.tend import DoesJobSteps, Tender
+from daemon.gate.gateway import Gateway
 from daemon.intake import Intake
 from daemon.learning.desk import Learning
 from daemon.learning.jobs import Jobs
-from daemon.ledger import Ledger
 from daemon.points import (
     HEAD_NODE,
     decision_samples,
@@ -47,7 +45,10 @@ from daemon.points import (
     risk_samples,
     risks_by_node,
 )
-from daemon.policy import Situation, decide
+from daemon.policy.cases import LedgerView
+from daemon.policy.decide import Situation, decide
+from daemon.policy.decisions import Action, Decision, Mode
+from daemon.policy.groups import Groups
 from daemon.recovery import restore, save
 from daemon.schedule import Schedule
 from daemon.slurm.adapter import SlurmAdapter
@@ -61,7 +62,6 @@ from daemon.store.commit import GroupCommit
 from daemon.store.embedded import Store
 from daemon.store.errors import StoreUnavailableError
 from daemon.store.influx import InfluxSink
-from daemon.tend import DoesJobSteps, Tender
 from models.features import FeatureEngine
 from models.rival import Rival
 from models.rules import Rules

@@ -13,15 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, TypeVarTuple
 
-from collectors.slurm_nodes import NodeState
+from collectors.slurm.nodes import NodeState
 from daemon import __version__
-from daemon.cases import Case, LedgerView
 from daemon.clock import NANOSECONDS
-from daemon.decisions import Action, Decision
+from daemon.drains.ledger import UnknownCaseError
+from daemon.drains.ticket import COUNTERS, newest_counters, with_ticket
 from daemon.explain import decision_view, of_case, of_node, timeline
 from daemon.head import Head
 from daemon.latest import GpuNow, NodeNow
-from daemon.ledger import UnknownCaseError
 from daemon.nodeview import node_view
 from daemon.operators import OperatorWords
 from daemon.page.view import (
@@ -40,14 +39,15 @@ from daemon.page.view import (
     iso,
 )
 from daemon.points import HEAD_NODE
-from daemon.policy import explain_node
-from daemon.proof_records import ProofRecords
-from daemon.proof_story import with_proofs
+from daemon.policy.cases import Case, LedgerView
+from daemon.policy.decide import explain_node
+from daemon.policy.decisions import Action, Decision
+from daemon.proofs.records import ProofRecords
+from daemon.proofs.story import with_proofs
 from daemon.schema import metric_of
 from daemon.series import series_of
 from daemon.slurm.history import in_words, of_ledger
 from daemon.store.merge import ROLLUP_NS
-from daemon.ticket import COUNTERS, newest_counters, with_ticket
 from models.voices import Fact, Risk
 
 Result = TypeVar("Result")

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from collectors.command import Runner
-from collectors.fabric import STATE_FILE, SubnetSettings
-from collectors.fabric_cabling import load_cabling
-from collectors.fabric_subnet import PortPoint, Subnet, SubnetOptions, SubnetReading
-from collectors.ib_sysfs import PortReading, devices, read_device
-from collectors.ib_units import ACTIVE, COUNTERS, DATA_FIELDS
+from collectors.ib.fabric import STATE_FILE, SubnetSettings
+from collectors.ib.fabric_cabling import load_cabling
+from collectors.ib.fabric_subnet import PortPoint, Subnet, SubnetOptions, SubnetReading
+from collectors.ib.sysfs import PortReading, devices, read_device
+from collectors.ib.units import ACTIVE, COUNTERS, DATA_FIELDS
 from collectors.sample import SourceUnavailable, clip
 from models.diagnosis import Evidence, LinkEvidence, usual_rate
 from models.links import End, LinkView, Part, place

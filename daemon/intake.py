@@ -12,7 +12,7 @@ import structlog
 from collectors.sample import Sample
 from daemon.clock import Clock
 from daemon.fleet import FleetPoints
-from daemon.gateway import BatchKey
+from daemon.gate.gateway import BatchKey
 from daemon.latest import Latest
 from daemon.points import Flow
 from daemon.source_loop import is_urgent

@@ -19,7 +19,7 @@ from pathlib import Path
 import structlog
 from aiohttp import web
 
-from daemon.door import Door, DoorOptions, Guarded
+from daemon.gate.door import Door, DoorOptions, Guarded
 
 log = structlog.get_logger("tocsin.listen")
 

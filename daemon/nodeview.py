@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from collectors.slurm_nodes import NodeState
-from daemon.cases import Case
+from collectors.slurm.nodes import NodeState
 from daemon.clock import NANOSECONDS
-from daemon.decisions import Action, Decision, Guard
 from daemon.latest import NodeNow
 from daemon.page.view import NodeView
+from daemon.policy.cases import Case
+from daemon.policy.decisions import Action, Decision, Guard
 from models.voices import Fact, Remedy, Risk
 
 # A GPU is late after so many of its own intervals: sites read at their own pace.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar, TypeVarTuple
 
-from collectors.slurm_nodes import NodeState
-from daemon.drains import RefusedError
+from collectors.slurm.nodes import NodeState
+from daemon.drains.drains import RefusedError
+from daemon.drains.ledger import UnknownCaseError
 from daemon.head import Head
-from daemon.ledger import UnknownCaseError
 from daemon.page.view import Refused, UnknownSubject
 from daemon.slurm.adapter import SlurmError
 from daemon.words import word_samples

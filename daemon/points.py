@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from collectors.sample import Sample, clip, sample
-from daemon.candidates import combined, node_risks
-from daemon.decisions import Decision
+from daemon.policy.candidates import combined, node_risks
+from daemon.policy.decisions import Decision
 from models.voices import Entity, Risk
 from models.watch import Judgement
 

@@ -7,11 +7,12 @@ from pathlib import Path
 
 from collectors.command import Runner
 from collectors.sample import Context
-from collectors.slurm import SlurmSource
-from collectors.slurm_reader import SlurmReader, Tools
+from collectors.slurm.reader import SlurmReader, Tools
+from collectors.slurm.source import SlurmSource
 from daemon.beside import BesideTools
 from daemon.config import Config
-from daemon.decisions import Mode
+from daemon.drains.tend import DoesJobSteps
+from daemon.policy.decisions import Mode
 from daemon.slurm.adapter import SlurmAdapter
 from daemon.slurm.choose import choose
 from daemon.slurm.fenced import Fence, FencedAdapter, FencedJobTools, FencedProving
@@ -22,7 +23,6 @@ from daemon.slurm.proving import ProofTools, Proving
 from daemon.slurm.reading import AdapterReader
 from daemon.slurm.reboot import RebootSlurm
 from daemon.slurm.soft import SoftSlurm
-from daemon.tend import DoesJobSteps
 
 
 @dataclass(frozen=True, slots=True)

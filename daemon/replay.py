@@ -19,12 +19,12 @@ from functools import partial
 from typing import Any, TextIO
 
 from collectors.sample import Sample
-from collectors.slurm_nodes import NodeState
-from daemon.decisions import Action, Decision, Guard, Mode, decision_id
-from daemon.drains import Drains, RefusedError
-from daemon.ledger import Ledger
-from daemon.limits import Limits
-from daemon.policy import Situation, decide
+from collectors.slurm.nodes import NodeState
+from daemon.drains.drains import Drains, RefusedError
+from daemon.drains.ledger import Ledger
+from daemon.policy.decide import Situation, decide
+from daemon.policy.decisions import Action, Decision, Guard, Mode, decision_id
+from daemon.policy.limits import Limits
 from daemon.slurm.simulated import SimulatedSlurm
 from daemon.store.database import Database
 from models.features import FeatureEngine

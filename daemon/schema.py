@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from functools import cache
 
-from collectors import fabric, host, infiniband, ipmi, kernel_log, nvme, nvml, pcie, slurm
+from collectors.bmc import ipmi
+from collectors.gpu import nvml
+from collectors.ib import fabric, infiniband
+from collectors.kernel import log as kernel_log
+from collectors.node import host, nvme, pcie
 from collectors.sample import Metric
+from collectors.slurm import source as slurm
 from daemon import metrics
 
 SOURCES = (nvml, host, kernel_log, pcie, nvme, infiniband, fabric, ipmi, slurm, metrics)

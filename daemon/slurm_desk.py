@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Mapping
 import structlog
 
 from collectors.sample import Batch, Cycle
-from collectors.slurm import SlurmSource
-from collectors.slurm_nodes import NodeState
-from collectors.slurm_reader import Job
-from daemon.groups import Groups, configured, joined, of_features
+from collectors.slurm.nodes import NodeState
+from collectors.slurm.reader import Job
+from collectors.slurm.source import SlurmSource
+from daemon.policy.groups import Groups, configured, joined, of_features
 from daemon.slurm.adapter import SlurmAdapter, SlurmError
 from daemon.slurm.topology import of_topology
 

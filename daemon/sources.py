@@ -1,15 +1,15 @@
 """Which sources run where: those of every compute node, and those of the head node alone.
 
-One line in a table adds a source; that of the agent stands in :mod:`daemon.agent_sources`.
+One line in a table adds a source; that of the agent stands in :mod:`daemon.agent.sources`.
 """
 
 from __future__ import annotations
 
-from collectors.dcgm_exporter import Options as DcgmExporterOptions
-from collectors.fabric import Options as FabricOptions
-from collectors.ipmi import Options as IpmiOptions
-from collectors.redfish import Options as RedfishOptions
-from daemon.agent_sources import DEVICES, AgentSources, make_all
+from collectors.bmc.ipmi import Options as IpmiOptions
+from collectors.bmc.redfish import Options as RedfishOptions
+from collectors.gpu.dcgm_exporter import Options as DcgmExporterOptions
+from collectors.ib.fabric import Options as FabricOptions
+from daemon.agent.sources import DEVICES, AgentSources, make_all
 from daemon.settings import Section
 
 __all__ = ["DEVICES", "AgentSources", "HeadSources", "make_all"]

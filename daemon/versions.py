@@ -7,7 +7,7 @@ from typing import Any
 
 from aiohttp import web
 
-from collectors.hostlist import compress
+from collectors.slurm.hostlist import compress
 from daemon.head import Head
 from daemon.page.api import reply
 from daemon.page.view import iso

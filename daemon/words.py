@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collectors.sample import Sample
-from daemon.cases import Case
+from daemon.policy.cases import Case
 from models.verdicts import Verdict, sample_of
 from models.voices import Entity
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from collectors.ib_units import ACTIVE, INIT, LINK_UP, speed_words
+from collectors.ib.units import ACTIVE, INIT, LINK_UP, speed_words
 from models.links import End, LinkView, Part, Placement, end_words, place
 
 Verdict = Literal["ok", "bad", "note", "unknown"]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
-from collectors.ib_units import (
+from collectors.ib.units import (
     ACTIVE,
     DISABLED,
     DOWN,

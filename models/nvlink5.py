@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from collectors.kernel_nvidia import nvlink_line
+from collectors.kernel.nvidia import nvlink_line
 
 _TABLE = Path(__file__).with_name("tables") / "nvlink5.csv"
 # How strongly each action speaks, where several bits are set at once.

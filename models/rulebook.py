@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from collectors.kernel_nvidia import RECOVERY_ACTIONS
+from collectors.kernel.nvidia import RECOVERY_ACTIONS
 from collectors.sample import Sample, Value
 from models import xid
 from models.rule_table import RULES, Finding, Rule, Thresholds

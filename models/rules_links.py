@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from collectors.ib_units import ACTIVE, DOWN
+from collectors.ib.units import ACTIVE, DOWN
 from collectors.sample import Sample
 from models.link_state import (
     DAY_NS,

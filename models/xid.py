@@ -26,7 +26,7 @@ Codes that the action alone would put wrongly:
 - 144 to 150 (NVLink 5): decoded from the registers in the line (:mod:`models.nvlink5`). Where the
   table says XID_154_EVAL, the 154 that the driver prints next decides.
 
-Severity is the event's own (:func:`collectors.kernel_nvidia.xid_severity`).
+Severity is the event's own (:func:`collectors.kernel.nvidia.xid_severity`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
-from collectors.kernel_nvidia import XID_NVLINK5, recovery_action, xid_line, xid_severity
+from collectors.kernel.nvidia import XID_NVLINK5, recovery_action, xid_line, xid_severity
 from models import nvlink5
 from models.voices import Remedy
 

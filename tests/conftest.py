@@ -14,16 +14,11 @@ pytest_plugins = [
 # Testbeds that listen at fixed addresses, or are dear to start: all their tests run in one
 # process. Folder -> group; tests of any other file stay together too, for their fixtures' sake.
 GROUPS = {
-    "tests/acceptance": "acceptance",
-    "tests/slurm": "slurm",
-    "tests/daemon/slurm": "slurm",
+    "tests/collectors/bmc": "bmc",
     "tests/daemon/demo": "demo",
     "tests/models/evaluation": "evaluation",
 }
 FIXTURE_GROUPS = {
-    "slurm": "slurm",
-    "slurm_start": "slurm",
-    "slurm_cluster": "slurm",
     "ib_fabric": "ib",
     "ib_start": "ib",
     "ipmi_bmcs": "bmc",
@@ -45,8 +40,4 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             of_file[where] = group
     for item in items:
         where = item.path.relative_to(config.rootpath).as_posix()
-        if where.startswith("tests/collectors/test_") and any(
-            part in where for part in ("ipmi", "redfish", "bmc")
-        ):
-            of_file.setdefault(where, "bmc")
         item.add_marker(pytest.mark.xdist_group(of_file.get(where, where)))

@@ -39,7 +39,7 @@ def test_imports_run_one_way() -> None:
 
 def test_agent_does_not_load_what_only_the_head_needs() -> None:
     code = (
-        "import sys, daemon.cli.agent, daemon.agent\n"
+        "import sys, daemon.cli.agent, daemon.agent.cycle\n"
         "heavy = {'numpy', 'pyarrow', 'sklearn', 'scipy', 'influxdb_client', 'pynvml', 'skops'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )

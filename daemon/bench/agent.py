@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from collectors.smi_xml import parse
+from collectors.gpu.smi_xml import parse
 from daemon.bench.figures import Figure
 
 CHECKOUT = Path(__file__).resolve().parents[2]

@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
-from collectors.ipmi import Options, make
+from collectors.bmc.ipmi import Options, make
 from collectors.sample import Batch, Context
 from daemon.bench import bmc_redfish
 from daemon.bench.bmc_standin import addresses

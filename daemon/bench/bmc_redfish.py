@@ -28,7 +28,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
-from collectors.redfish import Options, Redfish, make
+from collectors.bmc.redfish import Options, Redfish, make
 from collectors.sample import Context
 from daemon.bench.bmc_standin import addresses
 from daemon.bench.figures import process_seconds, resident_mebibytes

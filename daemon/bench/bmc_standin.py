@@ -19,7 +19,7 @@ import struct
 import time
 from dataclasses import dataclass, field
 
-from collectors.ipmi_packets import (
+from collectors.bmc.ipmi_packets import (
     OPEN_REQUEST,
     OPEN_RESPONSE,
     RAKP1,

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
-from collectors.fabric import FabricSource, Options, make
+from collectors.ib.fabric import FabricSource, Options, make
 from collectors.sample import Context
 from daemon.bench.figures import Figure
 

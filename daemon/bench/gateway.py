@@ -19,11 +19,11 @@ from daemon.bench.figures import Figure, percentile, resident_mebibytes
 from daemon.bench.load import NAMES
 from daemon.bench.senders import TOKEN, Senders
 from daemon.clock import SystemClock
-from daemon.gateway import BatchKey, Gateway, GatewayOptions, routes
+from daemon.gate.gateway import BatchKey, Gateway, GatewayOptions, routes
+from daemon.gate.tokens import parse_tokens
 from daemon.store.commit import GroupCommit
 from daemon.store.embedded import Store
 from daemon.store.options import StoreOptions
-from daemon.tokens import parse_tokens
 
 
 def bench_gateway(

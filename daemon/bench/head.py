@@ -19,7 +19,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from collectors.slurm_nodes import NodeState
+from collectors.slurm.nodes import NodeState
 from daemon.assemble import calm_collector
 from daemon.bench.figures import Figure, percentile, resident_mebibytes
 from daemon.bench.load import NAMES
@@ -27,10 +27,10 @@ from daemon.bench.senders import TOKEN, Senders
 from daemon.clock import SystemClock
 from daemon.config import Config, HeadSection
 from daemon.demo.source import simulated_source
-from daemon.gateway import Gateway, routes
+from daemon.gate.gateway import Gateway, routes
+from daemon.gate.tokens import parse_tokens
 from daemon.head import SCORE_SECONDS, Head
 from daemon.slurm.simulated import SimulatedSlurm
-from daemon.tokens import parse_tokens
 
 _OTHERS = "other threads"
 JUDGE_SECONDS = HeadSection().judge_seconds

@@ -26,17 +26,24 @@ from aiohttp import web
 
 from collectors.lines import encode
 from collectors.sample import Sample, Value, sample
-from daemon.agent_options import UplinkOptions
+from daemon.agent.delivery import Answer, Delivery, retry_after_seconds
+from daemon.agent.options import UplinkOptions
 from daemon.bench.figures import Figure, percentile, resident_mebibytes
 from daemon.bench.load import NAMES, Fleet
 from daemon.clock import SystemClock
-from daemon.delivery import Answer, Delivery, retry_after_seconds
-from daemon.gateway import BATCH_HEADER, URGENT_HEADER, BatchKey, Gateway, GatewayOptions, routes
+from daemon.gate.gateway import (
+    BATCH_HEADER,
+    URGENT_HEADER,
+    BatchKey,
+    Gateway,
+    GatewayOptions,
+    routes,
+)
+from daemon.gate.tokens import parse_tokens
 from daemon.listen import Address, Listeners
 from daemon.store.commit import GroupCommit
 from daemon.store.embedded import Store
 from daemon.store.options import StoreOptions
-from daemon.tokens import parse_tokens
 
 # Full jitter over this long is how agents wait for a head that has been away for minutes.
 SPREAD_SECONDS = UplinkOptions().backoff_limit_seconds

@@ -15,7 +15,7 @@ import aiohttp
 from collectors.lines import encode
 from collectors.sample import Sample, sample, source_reading
 from daemon.bench.load import Fleet
-from daemon.gateway import BATCH_HEADER
+from daemon.gate.gateway import BATCH_HEADER
 
 TOKEN = "bench-token-0123456789"  # noqa: S105 (for loopback, for seconds)
 

@@ -10,9 +10,9 @@ import structlog
 
 from collectors.sample import Source
 from daemon import __version__
-from daemon.agent import run_agent
-from daemon.agent_config import AgentSection, read_agent
-from daemon.agent_sources import make_all
+from daemon.agent.config import AgentSection, read_agent
+from daemon.agent.cycle import run_agent
+from daemon.agent.sources import make_all
 from daemon.logs import LEVELS, configure
 from daemon.notify import Notifier
 

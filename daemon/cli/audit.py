@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collectors.topology import Fault
+    from collectors.node.topology import Fault
 
 EXAMPLE = """examples:
   tocsin audit
@@ -40,7 +40,7 @@ def options(parser: argparse.ArgumentParser, verb: str) -> None:
 def run(arguments: argparse.Namespace, verb: str) -> int:
     """Looks and prints; exit code 1 when something is wrong, 3 when there is nothing to audit."""
     del verb
-    from collectors.topology import faults, placed, signature
+    from collectors.node.topology import faults, placed, signature
 
     parts = placed(arguments.root)
     found = faults(parts)
@@ -74,9 +74,9 @@ def run(arguments: argparse.Namespace, verb: str) -> int:
 def _mesh(program: str) -> tuple[list[Fault], str]:
     """What nvidia-smi's matrix shows that is not as with its peers, or why it was not looked at."""
     from collectors.command import Runner
-    from collectors.findings import Findings
-    from collectors.smi_topo import faults, read_matrix
-    from collectors.topology import Fault
+    from collectors.gpu.findings import Findings
+    from collectors.gpu.smi_topo import faults, read_matrix
+    from collectors.node.topology import Fault
 
     if not program or shutil.which(program) is None:
         return [], ""

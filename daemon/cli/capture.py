@@ -14,10 +14,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from collectors.anonymise import Anonymiser
-from collectors.bmc_targets import NoSecret, Secrets, secret
+from collectors.bmc.redfish_capture import capture_redfish, context
+from collectors.bmc.targets import NoSecret, Secrets, secret
 from collectors.capture import COMMANDS, Captured, capture, of_ports
 from collectors.command import Runner
-from collectors.redfish_capture import capture_redfish, context
 
 EXAMPLES = """examples:
   tocsin capture --out /tmp/this-node          all tools that are here

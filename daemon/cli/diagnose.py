@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from time import sleep
 
-from collectors.fabric import SubnetSettings
+from collectors.ib.fabric import SubnetSettings
 from daemon.config import DEFAULT_FILE, Config, HeadSection
 from daemon.ib_evidence import Reach, gather
 from daemon.settings import load

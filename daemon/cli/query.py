@@ -40,10 +40,10 @@ def run(arguments: argparse.Namespace, verb: str) -> int:
     import urllib3
     from influxdb_client.rest import ApiException
 
+    from daemon.agent.uplink import TokenError
     from daemon.config import DEFAULT_FILE, Config
     from daemon.settings import load
     from daemon.store.influx import query_influxql
-    from daemon.uplink import TokenError
 
     statement = arguments.statement.strip()
     if not all(map(_only_reads, _statements(statement))):

@@ -12,9 +12,11 @@ from pathlib import Path
 import structlog
 
 from daemon import __version__
+from daemon.alerts.webhook import WebhookError
 from daemon.assemble import calm_collector, open_ears
 from daemon.clock import SystemClock
 from daemon.config import Config, read
+from daemon.gate.tokens import TokenFile, TokensError
 from daemon.head import Head
 from daemon.listen import ListenError, Listeners
 from daemon.logs import LEVELS, configure
@@ -23,8 +25,6 @@ from daemon.reach import make_reach, make_slurm_source
 from daemon.slurm.lease import Lease
 from daemon.standby import end_at_once, make_lease, stand_by
 from daemon.store.errors import StoreUnavailableError
-from daemon.tokens import TokenFile, TokensError
-from daemon.webhook import WebhookError
 
 EXAMPLE = """example:
   tocsin run --config /etc/tocsin/tocsin.toml

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from daemon.tokens import ANY_NODE, NODE_NAME
+from daemon.gate.tokens import ANY_NODE, NODE_NAME
 
 EXAMPLE = """examples:
   (umask 077; tocsin token gpu-0017 > agent.token)      then give it to gpu-0017, mode 0640

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from collectors.sample import Sample
-from collectors.slurm_nodes import NodeState
+from collectors.slurm.nodes import NodeState
 from daemon.demo.plot import Act
 from daemon.slurm.simulated import SimulatedSlurm
 from models.simulate import CLASSES, Fleet

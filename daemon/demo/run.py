@@ -29,12 +29,12 @@ from daemon.demo.clock import PacedClock
 from daemon.demo.cluster import Cluster, rack_size
 from daemon.demo.plot import plot
 from daemon.demo.source import simulated_source
+from daemon.gate.tokens import TokenFile
 from daemon.head import Head
 from daemon.headview import HeadEyes
 from daemon.listen import Listeners
 from daemon.page.view import DecisionView, Refused, iso
 from daemon.store.embedded import Store
-from daemon.tokens import TokenFile
 
 # The page's charts begin with a stretch of calm, read at a slow cadence to start soon.
 PAST_SECONDS = 1800.0

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from collectors.command import Runner
 from collectors.sample import Context, Problem
-from collectors.slurm import Options, SlurmSource
-from collectors.slurm_nodes import Nodes
-from collectors.slurm_reader import STOPPED, Job, SlurmReader, SlurmTrouble, Tools
+from collectors.slurm.nodes import Nodes
+from collectors.slurm.reader import STOPPED, Job, SlurmReader, SlurmTrouble, Tools
+from collectors.slurm.source import Options, SlurmSource
 from daemon.slurm.adapter import SlurmUnavailable
 from daemon.slurm.simulated import SimulatedSlurm
 

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from collectors.sample import Sample, sample
-from daemon.alerting import WARNING, Alert
+from daemon.alerts.active import WARNING, Alert
 from daemon.config import Config
+from daemon.drains.ledger import Ledger
 from daemon.learning.board import DAY_NS, WINDOW_DAYS, Book, Score, plain, score
 from daemon.learning.choice import Choice, choose
 from daemon.learning.night import Answer
 from daemon.learning.shadow import would_drain
 from daemon.learning.shelf import Shelf, ShelfError
-from daemon.ledger import Ledger
-from daemon.policy import Situation
+from daemon.policy.decide import Situation
 from daemon.recovery import rows_of
 from daemon.store.reader import Reader
 from models.features import FeatureFrame

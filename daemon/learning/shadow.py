@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from daemon.candidates import combined, node_risks
-from daemon.cases import LedgerView
-from daemon.decisions import Action, Decision, Guard, Mode
-from daemon.limits import Limits
-from daemon.policy import Situation, decide
+from daemon.policy.candidates import combined, node_risks
+from daemon.policy.cases import LedgerView
+from daemon.policy.decide import Situation, decide
+from daemon.policy.decisions import Action, Decision, Guard, Mode
+from daemon.policy.limits import Limits
 from models.voices import Risk
 
 # The refusals that are alarms of the model all the same.

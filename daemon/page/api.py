@@ -33,11 +33,11 @@ import structlog
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from daemon.cases import VIA_PAGE
 from daemon.page.changes import Changes, Difference
 from daemon.page.guard import person
 from daemon.page.peer import peer_of
 from daemon.page.view import HeadView, Refused, UnknownSubject, plain
+from daemon.policy.cases import VIA_PAGE
 
 # Slurm names and hex ids: what can be asked for by name.
 _SUBJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")

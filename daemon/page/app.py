@@ -8,11 +8,11 @@ from pathlib import Path
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from daemon.gate.tokens import TokenFile
 from daemon.page.api import Api, errors_as_json
 from daemon.page.guard import guarded, is_loopback
 from daemon.page.peer import peers_only
 from daemon.page.view import HeadView
-from daemon.tokens import TokenFile
 
 STATIC = Path(__file__).with_name("static")
 

@@ -20,7 +20,7 @@ from ipaddress import ip_address
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from daemon.tokens import ANY_NODE, TokenFile
+from daemon.gate.tokens import ANY_NODE, TokenFile
 
 # What the page's own script sends with a word.
 WORD_HEADER = "X-Tocsin-Word"

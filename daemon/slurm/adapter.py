@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from collectors.slurm_nodes import Nodes, NodeState
+from collectors.slurm.nodes import Nodes, NodeState
 
 REASON_LIMIT_CHARACTERS = 200
 
@@ -28,7 +28,7 @@ Check = Callable[[NodeState], str]
 
 
 class SlurmError(Exception):
-    """Slurm could not be used. ``kind`` is a word of collectors.slurm_reader."""
+    """Slurm could not be used. ``kind`` is a word of collectors.slurm.reader."""
 
     def __init__(self, text: str, kind: str = "") -> None:
         self.kind = kind

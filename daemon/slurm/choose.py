@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable
 
 from collectors.command import Runner
-from collectors.slurm import Options
+from collectors.slurm.source import Options
 from daemon.slurm.adapter import SlurmAdapter
 from daemon.slurm.cli import CliAdapter
 from daemon.slurm.pyslurm_adapter import PyslurmAdapter, installed

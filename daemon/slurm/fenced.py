@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from collectors.slurm_nodes import Nodes, NodeState
-from daemon.jobcare import JobStep
-from daemon.proof import Probe
+from collectors.slurm.nodes import Nodes, NodeState
+from daemon.drains.jobcare import JobStep
+from daemon.drains.tend import DoesJobSteps
+from daemon.proofs.proof import Probe
 from daemon.slurm.adapter import Check, Outcome, SlurmAdapter, SlurmUnavailable
 from daemon.slurm.proving import ProofJob, Proving
-from daemon.tend import DoesJobSteps
 
 # Why this head must not write, or empty.
 Fence = Callable[[], str]

@@ -1,7 +1,8 @@
 """What Slurm's past tells of each node: outages with their kind, for labels.
 
 From two places: the ledger, which keeps every drain of others and every return as it saw them
-(daemon/reconcile.py), and ``sacct``, whose NODE_FAIL jobs reach back before tocsin was there.
+(daemon/drains/reconcile.py), and ``sacct``, whose NODE_FAIL jobs reach back before tocsin was
+there.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from collectors.hostlist import HostlistError, expand
-from collectors.slurm_nodes import local_ns
+from collectors.slurm.hostlist import HostlistError, expand
+from collectors.slurm.nodes import local_ns
 from daemon.store.database import Database
 from models.reasons import Kind, classify
 

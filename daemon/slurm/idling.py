@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Protocol
 
 from collectors.command import Result, Runner
-from collectors.hostlist import valid_name
-from collectors.slurm import Options
-from collectors.slurm_reader import Tools
-from daemon.idle import IdleOptions, Pending
-from daemon.proof import Probe, ProofOptions
+from collectors.slurm.hostlist import valid_name
+from collectors.slurm.reader import Tools
+from collectors.slurm.source import Options
+from daemon.proofs.idle import IdleOptions, Pending
+from daemon.proofs.proof import Probe, ProofOptions
 from daemon.slurm.adapter import SlurmUnavailable
 from daemon.slurm.probe import script
 from daemon.slurm.proving import ProofJob, ProofTools, error_of

@@ -1,4 +1,4 @@
-"""Does the steps of ``daemon.jobcare`` through Slurm's own commands, one job at a time.
+"""Does the steps of ``daemon.drains.jobcare`` through Slurm's own commands, one job at a time.
 
 Jobs are named by their own number, never by a node list: ``scancel --nodelist`` and its like
 would reach jobs of other nodes. A task of an array is named as one (``12_3``): the task that was
@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 
 from collectors.command import Result, Runner
-from collectors.slurm import Options
-from collectors.slurm_reader import Tools, trouble
-from daemon.jobcare import JobStep, Step
+from collectors.slurm.reader import Tools, trouble
+from collectors.slurm.source import Options
+from daemon.drains.jobcare import JobStep, Step
 from daemon.slurm.adapter import SlurmUnavailable, plain_text
 
 TEXT_LIMIT_CHARACTERS = 500

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from daemon.proof import Probe
+from daemon.proofs.proof import Probe
 
 _PROGRAM = r'''
 import json, os, re, signal, socket, subprocess, sys, threading, time

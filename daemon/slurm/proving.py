@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Protocol
 
 from collectors.command import Result, Runner
-from collectors.hostlist import HostlistError, expand, valid_name
-from collectors.slurm import Options
-from collectors.slurm_reader import Tools, trouble
-from daemon.proof import Probe, ProofOptions
+from collectors.slurm.hostlist import HostlistError, expand, valid_name
+from collectors.slurm.reader import Tools, trouble
+from collectors.slurm.source import Options
+from daemon.proofs.proof import Probe, ProofOptions
 from daemon.slurm.adapter import SlurmRefused, SlurmUnavailable
 from daemon.slurm.probe import script
 

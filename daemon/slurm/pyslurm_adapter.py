@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from collectors.sample import SourceUnavailable
-from collectors.slurm import Options
-from collectors.slurm_nodes import SECOND_NS, Nodes, parse_nodes
-from collectors.slurm_reader import (
+from collectors.slurm.nodes import SECOND_NS, Nodes, parse_nodes
+from collectors.slurm.reader import (
     GARBAGE,
     HUNG,
     MISSING,
@@ -27,6 +26,7 @@ from collectors.slurm_reader import (
     Tools,
     trouble_of_text,
 )
+from collectors.slurm.source import Options
 from collectors.worker import Worker, WorkerEnded, WorkerError, WorkerHung, WorkerLimits
 from daemon.slurm.adapter import Check, Outcome, SlurmError, SlurmUnavailable, plain_text
 from daemon.slurm.controller_log import ControllerLog

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from collectors.sample import Problem
-from collectors.slurm_nodes import Nodes
-from collectors.slurm_reader import MISSING, Job, SlurmReader, SlurmTrouble
+from collectors.slurm.nodes import Nodes
+from collectors.slurm.reader import MISSING, Job, SlurmReader, SlurmTrouble
 from daemon.slurm.adapter import SlurmAdapter, SlurmError
 
 
 class AdapterReader:
-    """What ``collectors.slurm_reader.SlurmReader`` does, by an adapter of its own.
+    """What ``collectors.slurm.reader.SlurmReader`` does, by an adapter of its own.
 
     The adapter's own deadline holds. Jobs are read by ``commands`` all the same, where they are
     here. Not for use from two threads at once.

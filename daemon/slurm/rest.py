@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from collectors.hostlist import valid_name
-from collectors.slurm import Options
-from collectors.slurm_nodes import Nodes, NodeState, parse_nodes
+from collectors.slurm.hostlist import valid_name
+from collectors.slurm.nodes import Nodes, NodeState, parse_nodes
+from collectors.slurm.source import Options
 from daemon.slurm.adapter import (
     Check,
     Outcome,

@@ -12,8 +12,8 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from collectors.hostlist import valid_name
-from collectors.slurm_nodes import Nodes, NodeState
+from collectors.slurm.hostlist import valid_name
+from collectors.slurm.nodes import Nodes, NodeState
 from daemon.slurm.adapter import Check, Outcome, SlurmUnavailable, plain_text
 
 

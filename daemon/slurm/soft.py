@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from collectors.command import Result, Runner
-from collectors.hostlist import valid_name
-from collectors.slurm import Options
-from collectors.slurm_reader import Tools, trouble
+from collectors.slurm.hostlist import valid_name
+from collectors.slurm.reader import Tools, trouble
+from collectors.slurm.source import Options
 from daemon.slurm.adapter import SlurmRefused, SlurmUnavailable
 from daemon.slurm.proving import Reservation, no_such_reservation, parse_reservation
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from collectors.hostlist import HostlistError, expand
+from collectors.slurm.hostlist import HostlistError, expand
 
 # A group of one is none.
 GROUP_NODES_MIN = 2
@@ -41,7 +41,7 @@ def leaf_switches(text: str) -> dict[str, list[str]]:
 
 
 def of_topology(text: str, nodes: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Node to its leaf switch and block, for ``daemon.groups.joined``.
+    """Node to its leaf switch and block, for ``daemon.policy.groups.joined``.
 
     Names that are no nodes are left out, and so is a group that is the whole cluster: it tells
     no cause from another.

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from collectors.hostlist import valid_name
-from collectors.slurm_nodes import Nodes, NodeState
-from collectors.slurm_reader import AUTHENTICATION, HUNG, REFUSED, trouble_of_text
+from collectors.slurm.hostlist import valid_name
+from collectors.slurm.nodes import Nodes, NodeState
+from collectors.slurm.reader import AUTHENTICATION, HUNG, REFUSED, trouble_of_text
 from daemon.slurm.adapter import (
     Check,
     Outcome,

@@ -27,13 +27,13 @@ from influxdb_client.rest import ApiException
 
 from collectors.lines import encode
 from collectors.sample import Sample
-from daemon.delivery import Answer, Delivery, DeliveryCounts, retry_after_seconds
+from daemon.agent.delivery import Answer, Delivery, DeliveryCounts, retry_after_seconds
+from daemon.agent.uplink import TokenError, read_token
 from daemon.schedule import OwnThread
 from daemon.store.embedded import Store, samples_of
 from daemon.store.influx_options import InfluxOptions
 from daemon.store.packing import Frame
 from daemon.store.tail import Position, Tail
-from daemon.uplink import TokenError, read_token
 
 log = logging.getLogger("tocsin.influx")
 

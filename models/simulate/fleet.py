@@ -326,7 +326,7 @@ class Fleet:
         return events
 
     def _slurm(self, node: int, time_ns: int, code: str, reason: str) -> list[Sample]:
-        """A transition as collectors/slurm.py writes it."""
+        """A transition as collectors/slurm/source.py writes it."""
         before, after, user = _TRANSITIONS[code]
         fields: dict[str, float | str] = {
             "severity": 1.0,

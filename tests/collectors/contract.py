@@ -1,7 +1,7 @@
 """What every source owes: inherit SourceContract and hand in ``healthy`` and ``unavailable``.
 
     class TestNvml(SourceContract):
-        module = collectors.nvml
+        module = collectors.gpu.nvml
 
         @pytest.fixture
         def healthy(self, context): return nvml.make(nvml.Options(), context)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from collectors import ipmi
+from collectors.bmc import ipmi
 from collectors.sample import Batch, Sample
 
 

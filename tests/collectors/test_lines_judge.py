@@ -124,8 +124,8 @@ def test_each_line_that_we_take_means_the_same_to_influxdb(
     (series,) = stored
     name, tags, fields, time_ns = meaning(series)
     assert (name, tags) == (expected.measurement, expected.tags)
-    assert fields == {n: v for n, v in expected.fields.items() if v == v}  # noqa: PLR0124
-    assert time_ns == expected.time_ns or NOW_NS == expected.time_ns
+    assert fields == {n: v for n, v in expected.fields.items() if v == v}
+    assert time_ns == expected.time_ns or expected.time_ns == NOW_NS
 
 
 @pytest.mark.parametrize("line", [line for line, _ in REFUSED], ids=lambda line: repr(line[:30]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from collectors.bmc import Reading, Readings
+from collectors.bmc.points import Reading, Readings
 from collectors.parsers import PARSERS
 
 NOW_NS = 1_796_007_000_000_000_000

@@ -12,10 +12,10 @@ from aiohttp import web
 
 from collectors.sample import Sample
 from daemon.clock import SystemClock
-from daemon.gateway import BatchKey, Gateway, GatewayOptions, routes
+from daemon.gate.gateway import BatchKey, Gateway, GatewayOptions, routes
+from daemon.gate.tokens import Tokens, parse_tokens
 from daemon.store.commit import GroupCommit
 from daemon.store.embedded import Store
-from daemon.tokens import Tokens, parse_tokens
 
 NODE_TOKEN = "node-token-0123456789"
 RELAY_TOKEN = "relay-token-0123456789"

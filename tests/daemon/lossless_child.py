@@ -1,4 +1,4 @@
-"""The sides of :mod:`tests.daemon.test_lossless`, each a process that may be killed any time.
+"""The sides of :mod:`tests.daemon.agent.test_lossless`, each a process that may be killed any time.
 
 Both have a clock that runs as fast as the test says, so that an outage of seconds is one of hours
 for the spool's age, for the bounds of times at the door, and for hours and days of the store.
@@ -48,8 +48,8 @@ class Counter:
 
 async def agent(given: dict[str, Any]) -> None:
     """The agent, until it is killed."""
-    from daemon.agent import Agent
-    from daemon.agent_options import AgentOptions
+    from daemon.agent.cycle import Agent
+    from daemon.agent.options import AgentOptions
 
     now_ns = fast_clock(given["begin_ns"], given["speed"])
     options = AgentOptions.model_validate(given["options"])
@@ -71,14 +71,14 @@ async def head(given: dict[str, Any]) -> None:
     """Gateway, store and InfluxDB sink, until they are killed."""
     from aiohttp import web
 
-    from daemon.gateway import BatchKey, Gateway, GatewayOptions, routes
+    from daemon.gate.gateway import BatchKey, Gateway, GatewayOptions, routes
+    from daemon.gate.tokens import parse_tokens
     from daemon.listen import Address, Listeners
     from daemon.store.commit import GroupCommit
     from daemon.store.embedded import Store
     from daemon.store.influx import InfluxSink
     from daemon.store.influx_options import InfluxOptions
     from daemon.store.options import StoreOptions
-    from daemon.tokens import parse_tokens
 
     clock = Clock(given)
     folder = Path(given["folder"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from daemon.proof import Probe
+from daemon.proofs.proof import Probe
 from daemon.slurm.adapter import SlurmUnavailable
 from daemon.slurm.proving import ProofJob
 from daemon.slurm.simulated import SimulatedSlurm

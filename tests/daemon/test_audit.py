@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from daemon.cli.main import main
+from tests.collectors.node.test_pcie import Tree
 from tests.collectors.recorded_tool import PROGRAM, RecordedTool, recorded_tool
-from tests.collectors.test_pcie import Tree
 
 MATRIX = (
     "\tGPU0\tGPU1\tGPU2\tNIC0\tNUMA Affinity\n"

@@ -10,7 +10,7 @@ import pytest
 from daemon.cli.main import main
 from daemon.cli.token import add
 from daemon.config import Config, read
-from daemon.decisions import Mode
+from daemon.policy.decisions import Mode
 from daemon.reference import page
 from daemon.settings import ConfigError, load
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from collectors.fabric import STATE_FILE, FabricSource
+from collectors.ib.fabric import STATE_FILE, FabricSource
 from daemon.cli.diagnose import options, reach_of
 from daemon.cli.main import main
 from daemon.config import Config

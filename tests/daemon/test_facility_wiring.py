@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from collectors.sample import sample
-from collectors.slurm_nodes import NodeState
-from daemon.alerting import of_groups
-from daemon.cases import LedgerView
-from daemon.decisions import Action, Guard, Mode
-from daemon.groups import configured
-from daemon.limits import Limits
-from daemon.policy import Situation, decide
+from collectors.slurm.nodes import NodeState
+from daemon.alerts.active import of_groups
+from daemon.policy.cases import LedgerView
+from daemon.policy.decide import Situation, decide
+from daemon.policy.decisions import Action, Guard, Mode
+from daemon.policy.groups import configured
+from daemon.policy.limits import Limits
 from models.facility import GroupEvent
 from models.features import FeatureEngine
 from models.rules import Rules

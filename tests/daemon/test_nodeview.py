@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from collectors.sample import sample
-from collectors.slurm_nodes import NodeState
-from daemon.decisions import Action, Decision, Guard, Mode
+from collectors.slurm.nodes import NodeState
 from daemon.latest import Latest, NodeNow
 from daemon.nodeview import gpu_marks, node_view, sorted_state
 from daemon.page.view import NodeView
+from daemon.policy.decisions import Action, Decision, Guard, Mode
 from models.voices import Entity, Fact, Remedy, Risk
 from tests.daemon.worlds import SECOND_NS, START_NS, alert, idle, lost, risk
 

@@ -11,16 +11,16 @@ import aiohttp
 import pytest
 
 from collectors.sample import sample
-from collectors.slurm_nodes import NodeState
+from collectors.slurm.nodes import NodeState
 from daemon.assemble import open_ears
 from daemon.clock import SystemClock
 from daemon.config import Config
 from daemon.demo.source import simulated_source
+from daemon.gate.tokens import parse_tokens
 from daemon.head import Head
 from daemon.listen import Listeners
 from daemon.scrape import Scrape
 from daemon.slurm.simulated import SimulatedSlurm
-from daemon.tokens import parse_tokens
 
 LINE = re.compile(r'[a-z0-9_]+(\{([a-z_]+="(?:[^"\\]|\\.)*",?)*\})? -?[0-9.e+-]+')
 

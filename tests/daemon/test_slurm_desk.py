@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from collectors.sample import Problem
-from collectors.slurm_nodes import Nodes, NodeState
+from collectors.slurm.nodes import Nodes, NodeState
 from daemon.demo.source import SimulatedReader, simulated_source
 from daemon.slurm.simulated import SimulatedSlurm
 from daemon.slurm_desk import SlurmDesk

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from collectors.kernel_log import KernelLog, Options
+from collectors.kernel.log import KernelLog, Options
 from collectors.sample import Context, Sample
 from daemon.source_loop import SourceLoop
 

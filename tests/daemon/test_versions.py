@@ -13,17 +13,17 @@ import pytest
 from collectors.events import INFO, event
 from collectors.inventory import Board, board_events
 from collectors.sample import Sample
-from collectors.slurm_nodes import NodeState
+from collectors.slurm.nodes import NodeState
 from daemon.assemble import open_ears
 from daemon.cli.main import main
 from daemon.cli.nodes import versions
 from daemon.clock import SystemClock
 from daemon.config import Config
 from daemon.demo.source import simulated_source
+from daemon.gate.tokens import parse_tokens
 from daemon.head import Head
 from daemon.listen import Listeners
 from daemon.slurm.simulated import SimulatedSlurm
-from daemon.tokens import parse_tokens
 from daemon.versions import plain_groups, readings
 from models.skew import Group, Reading, groups
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from collectors.slurm_nodes import NodeState
+from collectors.slurm.nodes import NodeState
 from daemon.clock import ManualClock
-from daemon.decisions import Decision, Mode
-from daemon.drains import Drains
-from daemon.ledger import Ledger
-from daemon.limits import Limits
-from daemon.policy import Situation, decide
+from daemon.drains.drains import Drains
+from daemon.drains.ledger import Ledger
+from daemon.policy.decide import Situation, decide
+from daemon.policy.decisions import Decision, Mode
+from daemon.policy.limits import Limits
 from daemon.slurm.adapter import SlurmAdapter
 from daemon.slurm.proving import Proving
 from daemon.slurm.simulated import SimulatedSlurm

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from collectors.fabric import FabricSource, Options, make
-from collectors.ib_parsers import IB_PARSERS
+from collectors.ib.fabric import FabricSource, Options, make
+from collectors.ib.parsers import IB_PARSERS
 from collectors.sample import Context, Sample
 from models.rules import Rules
 from models.voices import Fact, Remedy

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collectors.events import event
-from collectors.kernel_lines import parse
+from collectors.kernel.lines import parse
 from collectors.sample import Sample, sample, source_reading
 from models.rulebook import RULES, Thresholds
 from models.rules import Rules

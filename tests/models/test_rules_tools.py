@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from collectors.dcgm_json import parse_diag, parse_health
 from collectors.events import CRITICAL, ERROR, INFO, WARNING, event
+from collectors.gpu.dcgm_json import parse_diag, parse_health
 from collectors.inventory import Board, Inventory
-from collectors.kernel_lines import parse
+from collectors.kernel.lines import parse
 from collectors.sample import Sample, sample, source_reading
 from models.rule_tools import EVENTS
 from models.rules import Rules

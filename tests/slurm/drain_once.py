@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 
-from collectors.slurm import Options
+from collectors.slurm.source import Options
 from daemon.slurm.cli import CliAdapter
 from daemon.store.database import Database
 from tests.daemon.worlds import GENEROUS, House, lost

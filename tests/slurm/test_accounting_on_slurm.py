@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 from collectors.sample import Sample
-from collectors.slurm import Options
-from collectors.slurm_reader import SlurmTrouble
+from collectors.slurm.reader import SlurmTrouble
+from collectors.slurm.source import Options
 from daemon.slurm.mining import Accounting, Past, mine
 from daemon.store.database import Database
 from models.labels import LabelMiner

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from collectors.slurm import Options
-from daemon.cases import State
-from daemon.decisions import Action, Guard, Mode
-from daemon.drains import RefusedError
-from daemon.limits import Limits
+from collectors.slurm.source import Options
+from daemon.drains.drains import RefusedError
+from daemon.policy.cases import State
+from daemon.policy.decisions import Action, Guard, Mode
+from daemon.policy.limits import Limits
 from daemon.slurm.cli import CliAdapter
 from daemon.store.database import Database
 from tests.daemon.worlds import GENEROUS, House, by_node, lost

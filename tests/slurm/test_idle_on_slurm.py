@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from collectors.command import Runner
-from collectors.slurm import Options
-from collectors.slurm_nodes import with_jobs
-from collectors.slurm_reader import SlurmReader, Tools, jobs_by_node
-from daemon.decisions import Mode
-from daemon.idle import IdleOptions
-from daemon.idle_prober import IdleProber
-from daemon.ledger import Ledger
-from daemon.proof import Probe, ProofOptions
+from collectors.slurm.nodes import with_jobs
+from collectors.slurm.reader import SlurmReader, Tools, jobs_by_node
+from collectors.slurm.source import Options
+from daemon.drains.ledger import Ledger
+from daemon.policy.decisions import Mode
+from daemon.proofs.idle import IdleOptions
+from daemon.proofs.idle_prober import IdleProber
+from daemon.proofs.proof import Probe, ProofOptions
 from daemon.slurm.idling import IdleSlurm
 from daemon.store.database import Database
 from tests.testbed.slurm.cluster import Cluster, wait_for

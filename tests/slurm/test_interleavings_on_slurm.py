@@ -9,7 +9,7 @@ decision. At the end the ledger and Slurm agree. One ledger goes through all cou
 slurmctld that crashes may go back to before a course began.
 
 Few courses run each time; ``TOCSIN_INTERLEAVINGS=200`` runs as many (some 40 minutes).
-The same in memory, with kills inside a write: tests/daemon/test_drains_stateful.py.
+The same in memory, with kills inside a write: tests/daemon/drains/test_drains_stateful.py.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
-from collectors.slurm import Options
-from daemon.cases import State
-from daemon.drains import RefusedError
-from daemon.limits import Limits
+from collectors.slurm.source import Options
+from daemon.drains.drains import RefusedError
+from daemon.policy.cases import State
+from daemon.policy.limits import Limits
 from daemon.slurm.adapter import SlurmUnavailable
 from daemon.slurm.cli import CliAdapter
 from daemon.store.database import Database

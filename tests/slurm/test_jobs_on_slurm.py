@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from collectors.command import Runner
-from collectors.slurm_reader import Job, SlurmReader, Tools
-from daemon.jobcare import JobCare, JobStep, Step, asks, plan
+from collectors.slurm.reader import Job, SlurmReader, Tools
+from daemon.drains.jobcare import JobCare, JobStep, Step, asks, plan
 from daemon.slurm.jobs import JobTools
 from tests.testbed.slurm.cluster import Cluster, wait_for
 

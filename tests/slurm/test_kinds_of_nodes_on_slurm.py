@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from collectors.slurm import Options
-from daemon.cases import State
-from daemon.decisions import Action, Guard
+from collectors.slurm.source import Options
+from daemon.policy.cases import State
+from daemon.policy.decisions import Action, Guard
 from daemon.slurm.cli import CliAdapter
 from tests.daemon.worlds import House, lost
 from tests.testbed.slurm.cluster import Cluster, wait_for
@@ -132,7 +132,7 @@ def test_a_node_that_the_scheduler_plans_for_a_job_is_drained_like_an_idle_one(
 @pytest.mark.parametrize("read", ["nodes", "jobs"])
 def test_only_this_cluster_of_a_federation_is_asked_for(odd: Cluster, read: str) -> None:
     from collectors.command import Result, Runner
-    from collectors.slurm_reader import SlurmReader, Tools
+    from collectors.slurm.reader import SlurmReader, Tools
 
     asked: list[tuple[str, ...]] = []
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from daemon.cases import State
-from daemon.proof import Probe
+from daemon.policy.cases import State
+from daemon.proofs.proof import Probe
 from tests.slurm.test_proofs_on_slurm import drained, house, proof
 from tests.testbed.slurm.cluster import Cluster, wait_for
 

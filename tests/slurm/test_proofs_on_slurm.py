@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from collectors.slurm import Options
-from daemon.cases import Case, State
-from daemon.decisions import Mode
-from daemon.limits import Limits
-from daemon.proof import Probe, ProofOptions
-from daemon.proof_records import Step
+from collectors.slurm.source import Options
+from daemon.policy.cases import Case, State
+from daemon.policy.decisions import Mode
+from daemon.policy.limits import Limits
+from daemon.proofs.proof import Probe, ProofOptions
+from daemon.proofs.records import Step
 from daemon.slurm.cli import CliAdapter
 from daemon.slurm.proving import ProofTools
 from daemon.store.database import Database

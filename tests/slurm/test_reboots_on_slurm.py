@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from collectors.slurm import Options
-from daemon.cases import State
-from daemon.decisions import Mode
-from daemon.limits import Limits
-from daemon.reboots import Rebooter
+from collectors.slurm.source import Options
+from daemon.drains.reboots import Rebooter
+from daemon.policy.cases import State
+from daemon.policy.decisions import Mode
+from daemon.policy.limits import Limits
 from daemon.slurm.cli import CliAdapter
 from daemon.slurm.reboot import RebootSlurm
 from tests.daemon.worlds import GENEROUS, House, lost

@@ -7,18 +7,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from collectors.slurm import Options
-from daemon.decisions import Mode
-from daemon.ledger import Ledger
-from daemon.limits import Limits
+from collectors.slurm.source import Options
+from daemon.drains.ledger import Ledger
+from daemon.drains.softener import Softener, SoftState
+from daemon.policy.decisions import Mode
+from daemon.policy.limits import Limits
+from daemon.policy.soft_wishes import chances, wishes
 from daemon.slurm.adapter import SlurmRefused, SlurmUnavailable
 from daemon.slurm.cli import CliAdapter
 from daemon.slurm.soft import FLAGS, Shown, SoftSlurm, SoftTools
-from daemon.soft_wishes import chances, wishes
-from daemon.softener import Softener, SoftState
 from daemon.store.database import Database
+from tests.daemon.drains.test_soft import situation
 from tests.daemon.softworld import SoftMemory
-from tests.daemon.test_soft import situation
 from tests.daemon.worlds import GENEROUS, risk
 from tests.testbed.slurm.cluster import Cluster, wait_for
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from daemon.config import Config
-from daemon.decisions import Action, Guard
 from daemon.learning.board import DAY_NS, Book, Score, Would, score
 from daemon.learning.choice import choose
 from daemon.learning.night import HOUR_NS, NightError, answer_of, command, due, name_of, train
 from daemon.learning.options import LearningOptions, RiskOptions
 from daemon.learning.shadow import MOST_AT_ONCE, would_drain
 from daemon.learning.shelf import Shelf, ShelfError
+from daemon.policy.decisions import Action, Guard
 from daemon.store.database import Database
 from models.drift import unlike
 from tests.daemon.learning.making import make_model

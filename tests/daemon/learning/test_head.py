@@ -13,19 +13,19 @@ import aiohttp
 import pytest
 
 from collectors.sample import sample
-from collectors.slurm_nodes import NodeState
+from collectors.slurm.nodes import NodeState
 from daemon.assemble import open_ears
 from daemon.cli import main as tocsin
 from daemon.clock import SystemClock
 from daemon.config import Config
-from daemon.decisions import Action, Guard
 from daemon.demo.source import simulated_source
+from daemon.gate.tokens import parse_tokens
 from daemon.head import Head
 from daemon.learning.board import DAY_NS
 from daemon.learning.shelf import Shelf
 from daemon.listen import Listeners
+from daemon.policy.decisions import Action, Guard
 from daemon.slurm.simulated import SimulatedSlurm
-from daemon.tokens import parse_tokens
 from models.labels import mine
 from tests.daemon.learning.making import make_model
 
@@ -143,7 +143,7 @@ async def test_a_held_out_node_is_not_drained_for_its_risk(start: Start, tmp_pat
         "holdout": {"share": 0.5, "seed": "x"}, "cost": {"weigh": False},
     }  # fmt: skip
     head = await start(policy=policy)
-    from daemon.holdout import held_out
+    from daemon.policy.holdout import held_out
 
     now_ns = head.clock.now_ns()
     out = next(n for n in head.nodes if held_out(n, "risk", now_ns, head.config.policy.holdout))

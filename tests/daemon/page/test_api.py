@@ -15,11 +15,11 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
+from daemon.gate.tokens import TokenFile
 from daemon.page.api import Api
 from daemon.page.app import PageOptions, operator_app, page_app
 from daemon.page.guard import WORD_HEADER, host_allowed, login_right
 from daemon.page.peer import Peer, may_operate
-from daemon.tokens import TokenFile
 from tests.daemon.page.pretend import PretendHead
 
 Client = TestClient[web.Request, web.Application]

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from daemon.gate.tokens import TokenFile
 from daemon.page.app import PageOptions, page_app
-from daemon.tokens import TokenFile
 from tests.daemon.page.browser import PROGRAM, Tab, tab
 from tests.daemon.page.pretend import PretendHead
 

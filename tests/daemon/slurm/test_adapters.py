@@ -11,8 +11,8 @@ from typing import Protocol
 
 import pytest
 
-from collectors.slurm import Options
-from collectors.slurm_nodes import NodeState
+from collectors.slurm.nodes import NodeState
+from collectors.slurm.source import Options
 from daemon.slurm.adapter import (
     SlurmAdapter,
     SlurmRefused,

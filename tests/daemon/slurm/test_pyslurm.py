@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from collectors.slurm import Options
-from collectors.slurm_nodes import NodeState
+from collectors.slurm.nodes import NodeState
+from collectors.slurm.source import Options
 from collectors.worker import WorkerLimits
 from daemon.slurm.adapter import SlurmRefused, SlurmUnavailable
 from daemon.slurm.choose import choose

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from collectors.slurm import Options
-from collectors.slurm_nodes import NodeState
+from collectors.slurm.nodes import NodeState
+from collectors.slurm.source import Options
 from daemon.config import Config
 from daemon.reach import make_slurm_source
 from daemon.slurm.adapter import SlurmRefused, SlurmUnavailable

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from daemon.cases import LedgerView
+from daemon.policy.cases import LedgerView
 from daemon.slurm.cli import CliAdapter
 from daemon.slurm.topology import leaf_switches, of_topology
-from tests.daemon.test_policy import NOW_NS, judge, lost
+from tests.daemon.policy.test_policy import NOW_NS, judge, lost
 from tests.testbed.slurm.cluster import Cluster
 
 SHOWN = (

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from daemon.delivery import Answer, Delivery, retry_after_seconds
+from daemon.agent.delivery import Answer, Delivery, retry_after_seconds
 
 ANSWERS = json.loads(Path("tests/fixtures/influxdb/answers.json").read_text())
 LINES = [b"gpu,node=n%d number=%d.0 178000000000000000%d" % (n, n, n) for n in range(10)]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from collectors import ipmi
+from collectors.bmc import ipmi
 from collectors.sample import Context
 from daemon.bench.bmc_standin import Bmc, serve
 from tests.collectors.ipmi_help import options as ipmi_options

@@ -1,0 +1,1 @@
+"""Chassis: IPMI and Redfish, from the head and in band."""

@@ -1,0 +1,178 @@
+"""Reads what is new in one Redfish log. Logs are never cleared.
+
+Vendors list entries newest first or oldest first, in pages or not, and number them or not. So the
+cursor keeps the newest time, the highest number, and the names of the newest entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from collectors.bmc.ipmi_sel_entry import iso_time
+from collectors.bmc.points import Readings
+from collectors.bmc.redfish_http import Client
+from collectors.bmc.redfish_logs import entries, entry_id
+from collectors.bmc.redfish_parts import text
+from collectors.bmc.redfish_plan import links, members
+from collectors.sample import Sample
+
+SEEN_LIMIT = 300
+PAGES_LIMIT = 40
+
+
+@dataclass
+class LogCursor:
+    """Where we are in one log."""
+
+    newest_ns: int = 0
+    highest: int = 0
+    seen: dict[str, None] = field(default_factory=dict)
+    count: int = 0
+    started: bool = False
+
+    def dump(self) -> list[object]:
+        """JSON data."""
+        return [self.newest_ns, self.highest, list(self.seen), self.count]
+
+    @classmethod
+    def load(cls, data: object) -> LogCursor:
+        """What ``dump`` gave; a fresh cursor from anything else."""
+        if not isinstance(data, list) or len(data) != 4 or not isinstance(data[2], list):
+            return cls()
+        try:
+            seen = dict.fromkeys(str(one) for one in data[2][:SEEN_LIMIT])
+            return cls(int(data[0]), int(data[1]), seen, int(data[3]), True)
+        except (TypeError, ValueError):
+            return cls()
+
+    def is_new(self, body: Mapping[str, Any]) -> bool:
+        """Whether this entry was not read before."""
+        name = text(body.get("Id"))
+        if name in self.seen:
+            return False
+        number, stamp = entry_id(body), iso_time(text(body.get("Created")))
+        if number is not None and number > self.highest:
+            return True
+        if stamp is None:
+            return number is None
+        return stamp >= self.newest_ns
+
+    def take(self, body: Mapping[str, Any]) -> None:
+        """Keeps that this entry was read."""
+        self.seen[text(body.get("Id"))] = None
+        while len(self.seen) > SEEN_LIMIT:
+            del self.seen[next(iter(self.seen))]
+        self.highest = max(self.highest, entry_id(body) or 0)
+        self.newest_ns = max(self.newest_ns, iso_time(text(body.get("Created"))) or 0)
+
+
+def every(body: Mapping[str, Any]) -> bool:
+    """Nothing of the log is told in another way."""
+    del body
+    return True
+
+
+async def read_new(
+    client: Client,
+    uri: str,
+    cursor: LogCursor,
+    node: str,
+    now_ns: int,
+    limit: int,
+    backlog: int,
+    found: Readings,
+    first: Callable[[Mapping[str, Any]], bool] = every,
+) -> list[Sample]:
+    """Events of the entries since the last time, oldest first, at most ``limit``.
+
+    ``first`` says of an entry whether it was not told in another way.
+    """
+    fresh = await _fresh(client, uri, cursor, limit, backlog)
+    samples: list[Sample] = []
+    for body in fresh:
+        if first(body):
+            samples.extend(entries(body, node, now_ns, found))
+        cursor.take(body)
+    cursor.started = True
+    return samples
+
+
+async def _fresh(
+    client: Client, uri: str, cursor: LogCursor, limit: int, backlog: int
+) -> list[Mapping[str, Any]]:
+    """The new entries, oldest first."""
+    page = await client.get(uri, fresh_only=True)
+    if page is None:
+        return []
+    count = page.get("Members@odata.count") if isinstance(page, dict) else None
+    total = count if isinstance(count, int) and not isinstance(count, bool) else 0
+    listed = _objects(page)
+    if not listed and links(page):
+        # Only addresses: the newest few are read one by one.
+        return await _single(client, links(page), cursor, min(limit, max(backlog, 20)))
+    if not cursor.started and total > backlog + len(listed) and _ascending(listed):
+        page = await client.get(f"{uri}?$skip={total - backlog}")
+        listed = _objects(page)
+    elif cursor.started and _ascending(listed) and cursor.count > len(listed):
+        # Oldest first: what is new stands behind what was there.
+        page = await client.get(f"{uri}?$skip={min(cursor.count, total) - 1}")
+        listed = _objects(page)
+    ascending = _ascending(listed)
+    fresh: list[Mapping[str, Any]] = []
+    for _ in range(PAGES_LIMIT):
+        new = [body for body in listed if cursor.is_new(body)]
+        fresh.extend(new)
+        following = text(page.get("Members@odata.nextLink")) if isinstance(page, dict) else ""
+        enough = len(fresh) >= (limit if cursor.started else backlog)
+        if not following or (not ascending and (len(new) < len(listed) or enough)):
+            break
+        if ascending and enough and cursor.started:
+            break
+        page = await client.get(following)
+        listed = _objects(page)
+        if not listed:
+            break
+    cursor.count = total
+    fresh.sort(key=_order)
+    if not cursor.started:
+        for body in fresh:
+            cursor.take(body)  # older ones count as read
+        return fresh[-backlog:] if backlog else []
+    return fresh[:limit] if ascending else fresh[-limit:]
+
+
+async def _single(
+    client: Client, uris: list[str], cursor: LogCursor, limit: int
+) -> list[Mapping[str, Any]]:
+    unknown = [uri for uri in uris if uri.rstrip("/").rsplit("/", 1)[-1] not in cursor.seen]
+    fresh: list[Mapping[str, Any]] = []
+    for uri in unknown[-limit:]:
+        body = await client.get(uri)
+        if isinstance(body, dict) and cursor.is_new(body):
+            fresh.append(body)
+    for uri in unknown[:-limit]:
+        cursor.seen[uri.rstrip("/").rsplit("/", 1)[-1]] = None
+    fresh.sort(key=_order)
+    return fresh
+
+
+def _objects(page: Any) -> list[Mapping[str, Any]]:
+    return [one for one in members(page) if isinstance(one, dict) and set(one) != {"@odata.id"}]
+
+
+def _order(body: Mapping[str, Any]) -> tuple[int, int]:
+    return iso_time(text(body.get("Created"))) or 0, entry_id(body) or 0
+
+
+def _ascending(listed: list[Mapping[str, Any]]) -> bool:
+    """Whether the oldest entry stands first."""
+    if len(listed) < 2:
+        return False
+    first, last = _number(listed[0]), _number(listed[-1])
+    return first < last if first != last else _order(listed[0]) < _order(listed[-1])
+
+
+def _number(body: Mapping[str, Any]) -> int:
+    return entry_id(body) or 0

@@ -1,0 +1,185 @@
+"""Finds out what one BMC offers, and makes of it the list of resources to read in each round.
+
+Where a chassis has Sensors, they are read and its Thermal is not: both show the same sensors under
+different names. Where a BMC writes MetricReports, these are read in most rounds (one answer for all
+sensors) and the Sensors only now and then, for their health and thresholds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from collectors.bmc.redfish_http import ROOT, Client, HttpError
+from collectors.bmc.redfish_metrics import Known
+from collectors.bmc.redfish_parts import real, sensor_kind, text
+
+CHASSIS_LIMIT = 200
+SENSORS_LIMIT = 4_000
+LOGS_LIMIT = 12
+EXPAND = "?$expand=.($levels=1)"
+
+# Logs that are no event logs: journals, dumps, POST codes, audit.
+_NO_EVENTS = ("journal", "dump", "postcode", "audit", "hostlog", "crash", "lclog", "fault", "debug")
+
+
+@dataclass
+class Plan:
+    """What to read. ``states`` in every round; ``sensors`` in detail rounds, or in every round
+    where there are no ``reports``. ``known`` is what sensors are, by address.
+    """
+
+    states: list[str] = field(default_factory=list)
+    sensors: list[str] = field(default_factory=list)
+    reports: list[str] = field(default_factory=list)
+    logs: list[str] = field(default_factory=list)
+    known: dict[str, Known] = field(default_factory=dict)
+    expand: bool = False
+    events: str = ""  # address of the event stream
+    subscriptions: str = ""  # address of the collection of subscriptions
+
+
+def link(body: Mapping[str, Any], key: str) -> str:
+    """The address under ``key``, or empty."""
+    held = body.get(key)
+    return text(held.get("@odata.id")) if isinstance(held, dict) else ""
+
+
+def members(body: Any) -> list[Any]:
+    """The members of a collection."""
+    listed = body.get("Members") if isinstance(body, dict) else None
+    return listed if isinstance(listed, list) else []
+
+
+def links(body: Any) -> list[str]:
+    """The addresses of a collection's members."""
+    found = [text(one.get("@odata.id")) for one in members(body) if isinstance(one, dict)]
+    return [uri for uri in found if uri.startswith("/redfish/")]
+
+
+async def _try(client: Client, uri: str) -> dict[str, Any]:
+    """A resource; empty where the BMC has none or refuses it. Silence and login still raise."""
+    if not uri:
+        return {}
+    try:
+        body = await _get(client, uri)
+    except HttpError as error:
+        if error.kind not in ("missing", "refused"):
+            raise
+        body = client.walked[uri] = {}
+    return body if isinstance(body, dict) else {}
+
+
+async def _get(client: Client, uri: str) -> Any:
+    """An answer, kept until the walk is done: a slow BMC is walked over several rounds."""
+    if uri not in client.walked:
+        client.walked[uri] = await client.get(uri)
+    return client.walked[uri]
+
+
+async def discover(client: Client) -> Plan:
+    """Walks the service once. Raises HttpError where the BMC cannot be read."""
+    plan = Plan()
+    root = await _get(client, ROOT)
+    if not isinstance(root, dict):
+        raise HttpError("the service root is no JSON object", "refused")
+    await client.login()
+    features = root.get("ProtocolFeaturesSupported")
+    if isinstance(features, dict) and isinstance(features.get("ExpandQuery"), dict):
+        plan.expand = bool(features["ExpandQuery"].get("Levels"))
+    chassis = await _try(client, link(root, "Chassis") or ROOT + "/Chassis")
+    for uri in links(chassis)[:CHASSIS_LIMIT]:
+        await _chassis(client, uri, plan)
+    telemetry = await _try(client, link(root, "TelemetryService"))
+    if telemetry and plan.sensors:
+        plan.reports = links(await _try(client, link(telemetry, "MetricReports")))[:50]
+    service = await _try(client, link(root, "EventService"))
+    if service and service.get("ServiceEnabled") is not False:
+        stream = text(service.get("ServerSentEventUri"))
+        plan.events = stream if stream.startswith("/redfish/") else ""
+        listed = link(service, "Subscriptions")
+        plan.subscriptions = listed if listed.startswith("/redfish/") else ""
+    for key in ("Systems", "Managers"):
+        for uri in links(await _try(client, link(root, key)))[:20]:
+            await _logs(client, uri, plan)
+    client.walked.clear()
+    return plan
+
+
+async def _chassis(client: Client, uri: str, plan: Plan) -> None:
+    body = await _try(client, uri)
+    if not body:
+        return
+    sensors = link(body, "Sensors")
+    thermal, power = link(body, "Thermal"), link(body, "Power")
+    cooling = await _try(client, link(body, "ThermalSubsystem"))
+    plan.states.extend(one for one in (link(cooling, "LeakDetection"),) if one)
+    if sensors:
+        await _sensors(client, sensors, plan)
+    elif thermal:
+        plan.states.append(thermal)
+    elif cooling:
+        found = (link(cooling, "ThermalMetrics"), _expanded(plan, link(cooling, "Fans")))
+        plan.states.extend(one for one in found if one)
+    else:
+        plan.states.extend(one for one in (link(body, "EnvironmentMetrics"),) if one)
+    if power:
+        plan.states.append(power)
+    else:
+        supplies = await _try(client, link(body, "PowerSubsystem"))
+        found_supplies = link(supplies, "PowerSupplies")
+        if found_supplies:
+            plan.states.append(_expanded(plan, found_supplies))
+
+
+def _expanded(plan: Plan, uri: str) -> str:
+    return uri + EXPAND if uri and plan.expand else uri
+
+
+async def _sensors(client: Client, uri: str, plan: Plan) -> None:
+    """Learns the sensors of one chassis, and how they are read: at once, or one by one."""
+    body = await _try(client, _expanded(plan, uri))
+    listed = members(body)
+    whole = [one for one in listed if isinstance(one, dict) and set(one) != {"@odata.id"}]
+    if whole and len(whole) == len(listed):
+        plan.sensors.append(_expanded(plan, uri))
+        for one in whole:
+            learn(plan, one)
+    else:
+        plan.sensors.extend(links(body)[: max(0, SENSORS_LIMIT - len(plan.sensors))])
+
+
+def learn(plan: Plan, body: Mapping[str, Any]) -> None:
+    """Keeps what a Sensor resource says of itself, for reports that do not say it."""
+    uri = text(body.get("@odata.id"))
+    kind = sensor_kind(body)
+    if not uri or kind is None or len(plan.known) >= SENSORS_LIMIT:
+        return
+    limits = body.get("Thresholds")
+    held = limits if isinstance(limits, dict) else {}
+
+    def limit(name: str) -> float | None:
+        one = held.get(name)
+        return real(one.get("Reading")) if isinstance(one, dict) else None
+
+    high, low = limit("UpperCritical"), limit("LowerCritical")
+    plan.known[uri] = Known(kind[0], kind[1], high if high and high > 0 else None, low)
+
+
+async def _logs(client: Client, uri: str, plan: Plan) -> None:
+    """The event logs of one system or manager."""
+    body = await _try(client, uri)
+    for service in links(await _try(client, link(body, "LogServices")))[:20]:
+        name = service.rstrip("/").rsplit("/", 1)[-1].lower()
+        if any(word in name for word in _NO_EVENTS) or len(plan.logs) >= LOGS_LIMIT:
+            continue
+        entries = link(await _try(client, service), "Entries")
+        if entries and entries not in plan.logs:
+            plan.logs.append(entries)
+    if not body:
+        return
+    # Some services do not list the log that they have.
+    guess = uri.rstrip("/") + "/LogServices/SEL/Entries"
+    if not link(body, "LogServices") and await _try(client, guess):
+        plan.logs.append(guess)

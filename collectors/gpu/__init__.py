@@ -1,0 +1,1 @@
+"""What a GPU says: through NVML, nvidia-smi and DCGM."""

@@ -1,0 +1,46 @@
+"""What one text of nvidia-smi gave: readings, problems, boards, versions and failures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from collectors.gpu.findings import Findings
+from collectors.gpu.smi_failures import Failure, failure_event, failure_of
+from collectors.inventory import Board, board_events
+from collectors.sample import Problem, Sample
+
+FAILURES_MOST = 256
+
+
+@dataclass
+class SmiText:
+    """Filled by a parser; a live source takes its parts, ``tocsin parse`` all of it at once."""
+
+    node: str
+    now_ns: int
+    findings: Findings = field(default_factory=Findings)
+    boards: dict[int, Board] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    failures: list[Failure] = field(default_factory=list)
+
+    def take_failure(self, line: str) -> bool:
+        """Whether ``line`` is a failure in nvidia-smi's words; if so it is kept and told."""
+        failure = failure_of(line)
+        if failure is None:
+            return False
+        if len(self.failures) < FAILURES_MOST:
+            self.failures.append(failure)
+        self.findings.problem(
+            failure.advice or "nvidia-smi reports a GPU that it cannot read", line
+        )
+        return True
+
+    def close(self) -> tuple[list[Sample], list[Problem]]:
+        """Everything, with the events of failures, boards and versions."""
+        for failure in self.failures:
+            told = failure_event(failure, self.node, self.now_ns)
+            if told is not None:
+                self.findings.add(told)
+        for one in board_events(self.node, self.boards.values(), self.versions, None, self.now_ns):
+            self.findings.add(one)
+        return self.findings.close()

@@ -1,0 +1,203 @@
+"""Turns the output of ``collectors.ib.fabric_sweep`` into fields, without believing all of it."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from collectors.ib.units import (
+    COUNTERS,
+    DATA_FIELDS,
+    DOWN,
+    LINK_UP,
+    SPEED_CODES,
+    SPEED_EXTENDED_CODES,
+    U64_CEILING,
+    WIDTH_CODES,
+    lane_fields,
+)
+from collectors.sample import Problem
+
+# Places of the counters in the answers to PortCounters and to the errors of its extension.
+_PLACES = {
+    "symbol_errors_total": 0,
+    "link_recoveries_total": 1,
+    "link_downs_total": 2,
+    "receive_errors_total": 3,
+    "receive_remote_physical_errors_total": 4,
+    "receive_switch_relay_errors_total": 5,
+    "transmit_discards_total": 6,
+    "vl15_drops_total": 11,
+    "transmit_bytes_total": 12,
+    "receive_bytes_total": 13,
+    "transmit_wait_total": 16,
+}
+_INTEGRITY_AND_OVERRUN = 9
+_WAIT_PLACE = 16
+_WIDE_PLACES = {
+    "symbol_errors_total": 0,
+    "link_recoveries_total": 1,
+    "link_downs_total": 2,
+    "receive_errors_total": 3,
+    "receive_remote_physical_errors_total": 4,
+    "receive_switch_relay_errors_total": 5,
+    "transmit_discards_total": 6,
+    "local_link_integrity_errors_total": 9,
+    "excessive_buffer_overruns_total": 10,
+    "vl15_drops_total": 11,
+    "transmit_wait_total": 12,
+}
+_CEILINGS = {counter.field: counter.ceiling for counter in COUNTERS}
+_FACTORS = {counter.field: counter.factor for counter in COUNTERS}
+COUNTER_ANSWERS, EXTENDED_ANSWERS, WIDE_ANSWERS, INFO_ANSWERS = 17, 2, 13, 5
+
+
+@dataclass(slots=True)
+class Answers:
+    """What one sweep brought. Ports are named by (LID, port), as they were asked.
+
+    ``unread`` maps a LID that does not answer to why; ``masks`` what a node says it can tell.
+    ``whole`` is False when the sweep ran out of time.
+    """
+
+    ports: dict[tuple[int, int], dict[str, float]] = field(default_factory=dict)
+    saturated: dict[tuple[int, int], tuple[str, ...]] = field(default_factory=dict)
+    failed: set[tuple[int, int]] = field(default_factory=set)
+    unread: dict[int, str] = field(default_factory=dict)
+    strangers: set[int] = field(default_factory=set)
+    masks: dict[int, tuple[int, int]] = field(default_factory=dict)
+    whole: bool = False
+    requests: int = 0
+    timeouts: int = 0
+    seconds: float = 0.0
+    problems: list[Problem] = field(default_factory=list)
+
+
+def read_answers(text: str) -> Answers | None:
+    """The answers in ``text``, or None when its end is missing: the program did not finish."""
+    answers = Answers()
+    done = False
+    for line in text.splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            answers.problems.append(Problem("a line of the sweep is no JSON", line[:200]))
+            continue
+        try:
+            done = _row(row, answers) or done
+        except (KeyError, TypeError, IndexError, ValueError, AttributeError):
+            answers.problems.append(Problem("a line of the sweep is not understood", line[:200]))
+    return answers if done else None
+
+
+def _row(row: Mapping[str, Any], answers: Answers) -> bool:
+    """Takes in one line; True for the last one."""
+    if "done" in row:
+        answers.whole = row["done"] is True
+        answers.requests = int(row["sent"])
+        answers.timeouts = int(row["timeouts"])
+        answers.seconds = float(row["seconds"])
+        return True
+    lid = int(row["l"])
+    if "m" in row:
+        answers.masks[lid] = (int(row["m"][0]), int(row["m"][1]))
+    elif "e" in row and "p" not in row:
+        answers.unread[lid] = str(row["e"])
+        if row.get("stranger"):
+            answers.strangers.add(lid)
+    else:
+        key = (lid, int(row["p"]))
+        fields, saturated = port_fields(row)
+        answers.ports[key] = fields
+        if saturated:
+            answers.saturated[key] = saturated
+        if row.get("e"):
+            answers.failed.add(key)
+    return False
+
+
+def port_fields(row: Mapping[str, Any]) -> tuple[dict[str, float], tuple[str, ...]]:
+    """Fields of one port and the names of the counters at their ceiling.
+
+    Width and speed of a link that is down are what it would start with: left out. Of data
+    counters only those of 64 bits are taken, unless a port has no others.
+    """
+    fields: dict[str, float] = {}
+    saturated: set[str] = set()
+    info: Sequence[int] = row.get("i") or ()
+    if len(info) == INFO_ANSWERS:
+        fields |= _link_fields(*info)
+    plain: Sequence[int] = row.get("c") or ()
+    if len(plain) == COUNTER_ANSWERS:
+        saturated = _plain(plain, bool(row.get("w")), fields)
+    wide: Sequence[int] = row.get("y") or ()
+    if len(wide) == WIDE_ANSWERS:
+        found = {name: wide[place] for name, place in _WIDE_PLACES.items()}
+        saturated -= _take_wide(found, 1, fields)
+    data: Sequence[int] = row.get("x") or ()
+    if len(data) == EXTENDED_ANSWERS:
+        found = {"transmit_bytes_total": data[0], "receive_bytes_total": data[1]}
+        saturated -= _take_wide(found, 4, fields)
+    return fields, tuple(sorted(saturated))
+
+
+# Name, place in the answer, ceiling, factor, and whether it counts data.
+_PLAIN = tuple(
+    (name, place, _CEILINGS[name], _FACTORS[name], name in DATA_FIELDS)
+    for name, place in _PLACES.items()
+)
+_NIBBLES = ("local_link_integrity_errors_total", "excessive_buffer_overruns_total")
+
+
+def _plain(plain: Sequence[int], has_wait: bool, fields: dict[str, float]) -> set[str]:
+    """Adds what PortCounters holds; answers which counters stand at their ceiling."""
+    saturated: set[str] = set()
+    for name, place, ceiling, factor, is_data in _PLAIN:
+        value = plain[place]
+        if value == ceiling:
+            if place == _WAIT_PLACE and not has_wait:
+                continue  # without the capability the place holds nothing
+            saturated.add(name)
+            if is_data:
+                continue
+        fields[name] = float(value * factor)
+    if not has_wait:
+        fields.pop("transmit_wait_total", None)
+    both = plain[_INTEGRITY_AND_OVERRUN]
+    for name, value in zip(_NIBBLES, (both >> 4, both & 15), strict=True):
+        if value == _CEILINGS[name]:
+            saturated.add(name)
+        fields[name] = float(value * _FACTORS[name])
+    return saturated
+
+
+def _take_wide(found: Mapping[str, int], factor: int, fields: dict[str, float]) -> set[str]:
+    """Adds counters of 64 bits; answers which of them were taken."""
+    taken = {name for name, value in found.items() if value != U64_CEILING}
+    for name in taken:
+        fields[name] = float(found[name] * factor)
+    return taken
+
+
+@functools.lru_cache(maxsize=1_024)
+def _link_fields(
+    state: int, physical: int, width: int, speed: int, extended: int
+) -> dict[str, float]:
+    """What PortInfo says of a link; the same few answers come from thousands of ports."""
+    return _link((state, physical, width, speed, extended))
+
+
+def _link(info: Sequence[int]) -> dict[str, float]:
+    state, physical, width, speed, extended = info
+    fields: dict[str, float] = {}
+    if 1 <= state <= 5:
+        fields["state"] = float(state)
+    if 1 <= physical <= 7:
+        fields["physical_state"] = float(physical)
+    if float(state) > DOWN and physical == LINK_UP:
+        name = SPEED_EXTENDED_CODES.get(extended, "") if extended else SPEED_CODES.get(speed, "")
+        fields |= lane_fields(WIDTH_CODES.get(width, 0), name)
+    return fields

@@ -1,0 +1,1 @@
+"""What the kernel says: its log, and what rasdaemon kept of it."""

@@ -1,0 +1,1 @@
+"""The node itself: host, chassis, PCIe, NVMe."""

@@ -1,0 +1,1 @@
+"""What Slurm says of nodes and jobs. Reads only."""

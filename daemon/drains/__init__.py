@@ -1,0 +1,1 @@
+"""What is done: the ledger, and every write that it allows."""

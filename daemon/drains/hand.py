@@ -1,0 +1,123 @@
+"""The hand that writes: one drain or return at a time, in the ledger and in Slurm.
+
+A node is ours only while Slurm shows exactly the reason that the ledger says we wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from collectors.slurm.nodes import NodeState
+from daemon.drains.ledger import Ledger
+from daemon.policy.cases import Case, State
+from daemon.slurm.adapter import Outcome, SlurmAdapter, SlurmError, plain_text, same_reason
+
+SELF = "tocsin"
+# How our line in a Comment begins.
+NOTE_BEGIN = "tocsin "
+NOTE_VERB = "note"
+
+
+def may_drain(node: NodeState) -> str:
+    """The last check before a drain is written: why not, or empty.
+
+    Nobody else's word may stand at the node, and it must work: a DOWN or unregistered node has
+    nothing to drain, and its reason is somebody's.
+    """
+    if node.drain or node.failed:
+        return f"it is {node.words} with the reason {node.reason!r} by now"
+    if node.reason:
+        return f"it has the reason {node.reason!r} by now"
+    if not node.registered:
+        return f"it is {node.words} by now"
+    if node.maintenance or node.rebooting:
+        return f"it is {node.words} by now"
+    return ""
+
+
+def is_ours(node: NodeState, case: Case) -> bool:
+    """Whether Slurm shows the drain that the ledger says we wrote."""
+    return node.drain and same_reason(node.reason, case.reason)
+
+
+class Hand:
+    """Writes to Slurm and to the ledger, in the order that survives a kill."""
+
+    def __init__(self, adapter: SlurmAdapter, ledger: Ledger) -> None:
+        self.adapter = adapter
+        self._ledger = ledger
+
+    def write(self, cases: Mapping[str, Case]) -> Outcome | SlurmError:
+        """Drains each case's node for its reason; a failure is an answer too."""
+        try:
+            return self.adapter.drain(
+                {node: case.reason for node, case in cases.items()}, may_drain
+            )
+        except SlurmError as error:
+            return error
+
+    def is_our_note(self, node: NodeState) -> bool:
+        """Whether its Comment is word for word what we wrote there last."""
+        ours = self._ledger.last_said(node.name, NOTE_VERB)
+        return bool(ours) and node.comment == plain_text(ours)
+
+    def may_note(self, node: NodeState) -> str:
+        """Only an empty Comment, or one of ours that nobody has changed, is written."""
+        return "" if not node.comment or self.is_our_note(node) else "its Comment is somebody's"
+
+    def acknowledge(self, case: Case, node: NodeState, now_ns: int) -> Case:
+        """Slurm shows the drain: the case holds its node."""
+        state = State.DRAINED if node.drained else State.DRAINING
+        return self._ledger.move(
+            case, state, now_ns, user=SELF, verb="drained", text=f"Slurm shows {node.words}",
+            acknowledged_ns=case.acknowledged_ns or now_ns, seen_ns=now_ns,
+            boot_time_ns=case.boot_time_ns or node.boot_time_ns,
+            detail={"jobs": list(node.jobs), "gpus_allocated": node.gpus_allocated},
+        )  # fmt: skip
+
+    def take_back(self, case: Case, before: State, why: str, now_ns: int) -> None:
+        """An intent that was certainly not written: as if it had never been."""
+        self._ledger.move(
+            case, before, now_ns, user=SELF, verb="not_written", text=why, intent_ns=0
+        )
+
+    def collided(self, case: Case, outcome: Outcome, now_ns: int) -> str:
+        """Somebody set a reason between our look and our write."""
+        node = case.node
+        if node in outcome.restored:
+            theirs = outcome.restored[node]
+            text = f"{theirs!r} was set at the same moment; it was put back, the node is theirs"
+        else:
+            theirs = outcome.lost[node]
+            text = f"{theirs!r} was set at the same moment and was overwritten: tell its owner"
+        self._ledger.move(
+            case, State.FOREIGN, now_ns, user=SELF, verb="collision", text=text,
+            detail={"reason": theirs}, intent_ns=0,
+        )  # fmt: skip
+        return text
+
+    def lift(self, case: Case, user: str, now_ns: int) -> Outcome | SlurmError:
+        """Lifts the drain of ``case`` where Slurm still shows it as ours."""
+
+        def check(node: NodeState) -> str:
+            if is_ours(node, case):
+                return ""
+            return f"Slurm shows {node.words}, reason {node.reason!r}, which is not tocsin's"
+
+        try:
+            outcome = self.adapter.undrain([case.node], check)
+        except SlurmError as error:
+            return error
+        name = case.node
+        if name in outcome.done:
+            shown = outcome.done[name]
+            text = "the drain was lifted" + ("" if shown.registered else f"; it is {shown.words}")
+            self._ledger.move(case, State.RETURNED, now_ns, user=user, verb="returned", text=text)
+        elif name in outcome.restored or name in outcome.lost:
+            self.collided(case, outcome, now_ns)
+        elif name in outcome.skipped:
+            self._ledger.move(
+                case, case.state, now_ns, user=SELF, verb="not_lifted",
+                text=outcome.skipped[name], return_by="",
+            )  # fmt: skip
+        return outcome

@@ -1,0 +1,231 @@
+"""Holds the ledger against what Slurm shows, and settles where they differ."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from collectors.slurm.nodes import NodeState
+from daemon.drains.hand import SELF, Hand, is_ours
+from daemon.drains.ledger import SECOND_NS, Ledger
+from daemon.policy.cases import Case, State
+from daemon.policy.decisions import Mode
+from daemon.policy.limits import Limits
+from daemon.slurm.adapter import SlurmError, same_reason
+
+# A reading of Slurm is asked for at most so long before it is reconciled.
+STALE_READING_NS = 120 * SECOND_NS
+
+
+class Returned(NamedTuple):
+    """A node came back into service at ``at_ns``: what was certain before is spent."""
+
+    node: str
+    at_ns: int
+
+
+class Reconciler:
+    """Settles what a kill, a hang, a crash of slurmctld or a person left behind."""
+
+    def __init__(self, hand: Hand, ledger: Ledger, limits: Limits, mode: Mode) -> None:
+        self._hand = hand
+        self._ledger = ledger
+        self._limits = limits
+        self._mode = mode
+        # When a reading last showed each held drain: the ledger is stamped more rarely.
+        self._shown_ns: dict[str, int] = {}
+
+    def reconcile(self, nodes: Mapping[str, NodeState], now_ns: int) -> list[Returned]:
+        """Holds the ledger against a reading of Slurm; answers the nodes that came back.
+
+        Where they differ the nodes are read again, for the reading may be older than our last
+        write; nothing is concluded from a reading that fails.
+        """
+        returned = self._watch_others(nodes, now_ns)
+        agreed: list[Case] = []
+        doubtful: list[Case] = []
+        for case in self._ledger.held():
+            if case.state is State.TESTING:
+                continue  # undrained on purpose, in a reservation: daemon/proofs/runs.py has it
+            node = nodes.get(case.node)
+            if node is not None and is_ours(node, case) and not case.return_by:
+                agreed.append(self._agree(case, node, now_ns))
+            else:
+                doubtful.append(case)
+        self._ledger.seen(agreed, now_ns)
+        held = {case.id for case in (*agreed, *doubtful)}
+        self._shown_ns = {one: at_ns for one, at_ns in self._shown_ns.items() if one in held}
+        self._shown_ns.update((case.id, now_ns) for case in agreed)
+        if not doubtful:
+            return returned
+        try:
+            fresh = self._hand.adapter.nodes([case.node for case in doubtful])
+        except SlurmError:
+            return returned
+        for case in doubtful:
+            came = self._differ(case, fresh.get(case.node), now_ns)
+            if came is not None:
+                returned.append(came)
+        return returned
+
+    def _watch_others(self, nodes: Mapping[str, NodeState], now_ns: int) -> list[Returned]:
+        """Keeps who is drained by others. A node that they give back has come back, too."""
+        known = self._ledger.others()
+        ours = {case.node for case in self._ledger.held()}
+        # This reading may be older than a return of a moment ago.
+        lifted = self._ledger.lifted_since(now_ns - STALE_READING_NS)
+        drained = {
+            name: (node.reason, node.reason_user)
+            for name, node in nodes.items()
+            if (node.drain or _taken_down(node))
+            and name not in ours
+            and known.get(name) != node.reason
+        }
+        back = [
+            name
+            for name in known
+            if name in nodes
+            and name not in ours
+            and not nodes[name].drain
+            and nodes[name].registered
+        ]
+        for name in list(drained):
+            stale = same_reason(nodes[name].reason, lifted.get(name, ""))
+            if self._revived(name, nodes[name], now_ns) or stale:
+                del drained[name]
+        if drained or back:
+            self._ledger.others_changed(drained, back, now_ns)
+        self._unnote(back, nodes)
+        return [Returned(name, now_ns) for name in back]
+
+    def _revived(self, name: str, node: NodeState, now_ns: int) -> bool:
+        """Whether this drain is one of ours that had ended and that a crashed slurmctld, gone
+        back to what it had saved, shows again: then it is held, and can be lifted, again.
+        """
+        case = self._ledger.ended_case(name, node.reason)
+        if case is None:
+            return False
+        try:
+            revived = self._hand.adapter.controller_start_ns() + SECOND_NS > case.ended_ns
+        except SlurmError:
+            return True  # not known yet: the next cycle asks again
+        if revived:
+            text = "slurmctld went back to a state from before its return: it is drained again"
+            self._ledger.move(
+                case, State.DRAINING, now_ns, user=SELF, verb="revived", text=text, ended_ns=0,
+                return_by="", seen_ns=now_ns,
+            )  # fmt: skip
+        return revived
+
+    def _agree(self, case: Case, node: NodeState, now_ns: int) -> Case:
+        if case.state is State.INTENT:
+            self._ledger.recover(case, now_ns)
+            return self._hand.acknowledge(case, node, now_ns)
+        if case.state is State.DRAINING and node.drained:
+            return self._ledger.move(
+                case, State.DRAINED, now_ns, user=SELF, verb="empty", text="its last job has ended"
+            )
+        return case
+
+    def _differ(self, case: Case, node: NodeState | None, now_ns: int) -> Returned | None:
+        if node is None:
+            self._taken(case, "Slurm no longer knows the node", "", now_ns)
+            return None
+        if is_ours(node, case):
+            case = self._agree(case, node, now_ns)
+            if case.return_by and self._mode is not Mode.SHADOW:
+                # A return that a person asked for and that was not written, by a kill between.
+                outcome = self._hand.lift(case, case.return_by, now_ns)
+                if not isinstance(outcome, SlurmError) and case.node in outcome.done:
+                    return Returned(case.node, now_ns)
+            return None
+        if node.drain or node.failed or (node.down and not same_reason(node.reason, case.reason)):
+            by = node.reason_user
+            self._taken(case, f"{node.words}, reason {node.reason!r}", by, now_ns)
+            return None
+        if case.state is State.INTENT:
+            self._again(case, now_ns)
+            return None
+        if self._forgotten(case, now_ns):
+            self._ledger.say(
+                now_ns, user=SELF, verb="forgotten", node=case.node, subject=case.id,
+                text="slurmctld was restarted and no longer has the drain: it is written again",
+            )  # fmt: skip
+            self._again(case, now_ns)
+            return None
+        return self._came_back(case, node, now_ns)
+
+    def _taken(self, case: Case, shows: str, by: str, now_ns: int) -> None:
+        text = f"Slurm shows {shows}: it is theirs from now on"
+        self._ledger.move(
+            case, State.FOREIGN, now_ns, user=by or SELF, verb="taken_over", text=text
+        )
+
+    def _came_back(self, case: Case, node: NodeState, now_ns: int) -> Returned:
+        booted = node.boot_time_ns > case.boot_time_ns > 0
+        by = case.return_by or "Slurm"
+        text = "the drain was lifted" + (", and the node was rebooted" if booted else "")
+        if not case.return_by:
+            text += " by somebody in Slurm"
+        self._ledger.move(case, State.RETURNED, now_ns, user=by, verb="returned", text=text)
+        return Returned(case.node, now_ns)
+
+    def _again(self, case: Case, now_ns: int) -> None:
+        """Writes an unsettled drain again, as long as its intent is young."""
+        begin_ns = max(case.intent_ns, case.seen_ns)
+        if self._mode is Mode.SHADOW or now_ns - begin_ns > self._limits.intent_seconds * SECOND_NS:
+            self._ledger.move(
+                case, State.ABANDONED, now_ns, user=SELF, verb="abandon", intent_ns=0,
+                text="not written any more: it is judged anew",
+            )  # fmt: skip
+            return
+        outcome = self._hand.write({case.node: case})
+        if isinstance(outcome, SlurmError):
+            return
+        if case.node in outcome.done:
+            self._ledger.recover(case, now_ns)
+            self._hand.acknowledge(case, outcome.done[case.node], now_ns)
+        elif case.node in outcome.restored or case.node in outcome.lost:
+            self._hand.collided(case, outcome, now_ns)
+        elif case.node in outcome.skipped:
+            why = outcome.skipped[case.node]
+            if case.acknowledged_ns:
+                # It was ours and slurmctld forgot it; now somebody's word stands there, or the
+                # node does not work. The next cycle sees which.
+                return
+            self._hand.take_back(case, State.WATCH, why, now_ns)
+
+    def _forgotten(self, case: Case, now_ns: int) -> bool:
+        """Whether slurmctld lost the drain in a crash, rather than a person lifting it."""
+        seen_ns = max(case.seen_ns, self._shown_ns.get(case.id, 0))
+        if case.return_by or now_ns - seen_ns > self._limits.forgotten_seconds * SECOND_NS:
+            return False
+        try:
+            start_ns = self._hand.adapter.controller_start_ns()
+        except SlurmError:
+            return False
+        # Slurm tells its start in whole seconds.
+        return start_ns + SECOND_NS > seen_ns
+
+    def _unnote(self, names: Sequence[str], nodes: Mapping[str, NodeState]) -> None:
+        """Takes our line out of the Comment of nodes that came back."""
+        ours = [name for name in names if self._hand.is_our_note(nodes[name])]
+        if self._mode is Mode.ACT and ours:
+            with contextlib.suppress(SlurmError):
+                self._hand.adapter.comment(dict.fromkeys(ours, ""), self._hand.may_note)
+
+
+# What slurmctld and slurmd write themselves when they give a node up (slurm.conf(5), sinfo(1) and
+# the reasons seen on 22.05 to 26.05). Where SlurmUser is root, the user does not tell them apart.
+_SLURMS_OWN = re.compile(
+    r"(?i)not responding|node unexpectedly rebooted|gres/|low |batch job complete failure|"
+    r"kill task failed|prolog |epilog |reboot|resumetimeout|suspend|power|invalid|duplicate jobid|"
+    r"job credential|no network address|slurmdspooldir"
+)
+
+
+def _taken_down(node: NodeState) -> bool:
+    """Whether a person, and not Slurm itself, set the node DOWN or FAIL."""
+    return (node.down or node.failed) and bool(node.reason) and not _SLURMS_OWN.match(node.reason)

@@ -1,0 +1,1 @@
+"""The gateway: who may send, how much, and what is answered."""

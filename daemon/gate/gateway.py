@@ -1,0 +1,477 @@
+"""The one door for readings: InfluxDB's write API, for our agents and for anybody's client.
+
+``POST /api/v2/write`` (and v1's ``/write``) takes line protocol, plain or gzip, with a
+token. It answers 204 only when the store has the samples durably; good lines are kept when
+others are refused, and the refused are named (400). A batch that carries a key it has
+already (``X-Tocsin-Batch``) is answered 204 and stored no second time. When more is under
+way than it can hold it answers 429 with Retry-After before memory grows.
+
+Source of the answers: https://docs.influxdata.com/influxdb/v2/api/ and v1's ``/write``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from aiohttp import web
+from pydantic import Field
+
+from collectors.lines import PRECISIONS_NS, Decoder, LineProblem
+from collectors.sample import Sample
+from daemon import __version__
+from daemon.clock import Clock
+from daemon.gate.admission import Admission, AdmissionOptions, cut
+from daemon.gate.answers import RefusedError, partial_write
+from daemon.gate.door import DoorOptions
+from daemon.gate.rates import Rate, Rates
+from daemon.gate.tokens import NODE_NAME, token_in
+from daemon.gate.turnstile import Turnstile
+from daemon.settings import Section
+from daemon.store.errors import StoreUnavailableError
+
+log = logging.getLogger("tocsin.gateway")
+
+BATCH_HEADER = "X-Tocsin-Batch"
+URGENT_HEADER = "X-Tocsin-Urgent"
+V1_PATH = "/write"
+_BATCH_KEY = re.compile(r"([A-Za-z0-9_-]{1,32}):([0-9]{1,18})")
+LOUD_TOLD_LIMIT = 5
+_INLINE_BYTES = 256 * 1024  # larger bodies are unpacked and decoded in a thread
+
+
+class GatewayOptions(Section):
+    """The bounds of the door."""
+
+    body_limit_bytes: int = Field(default=8 * 1024 * 1024, ge=1024)
+    unpacked_limit_bytes: int = Field(default=32 * 1024 * 1024, ge=1024)
+    body_deadline_seconds: float = Field(default=30.0, gt=0)
+    commit_deadline_seconds: float = Field(default=20.0, gt=0)
+    lines_per_second_limit: float = Field(default=2_000.0, gt=0)
+    burst_lines_limit: int = Field(default=100_000, ge=1)
+    # Of unpacked bytes. An agent says about 2 kB/s; the burst is for what it has spooled.
+    bytes_per_second_limit: float = Field(default=128 * 1024.0, gt=0)
+    burst_bytes_limit: int = Field(default=512 * 1024 * 1024, ge=1024)
+    pending_bytes_limit: int = Field(default=256 * 1024 * 1024, ge=1024)
+    pending_samples_limit: int = Field(default=400_000, ge=1)
+    # Writes under way at once; and how many more of severe events.
+    requests_limit: int = Field(default=1024, ge=1)
+    urgent_requests_limit: int = Field(default=256, ge=1)
+    requests_per_node_limit: int = Field(default=16, ge=1)
+    retry_after_seconds: float = Field(default=5.0, gt=0)
+    client_certificates: bool = False
+    connections: DoorOptions = DoorOptions()
+    admission: AdmissionOptions = AdmissionOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class BatchKey:
+    """Names one batch of one sender: it is stored and judged once."""
+
+    node: str
+    instance: str
+    sequence: int
+
+
+class Accept(Protocol):
+    """What the gateway hands samples to; returns when they are durable."""
+
+    async def __call__(
+        self, samples: list[Sample], node: str, arrival_ns: int, batch: BatchKey | None = None
+    ) -> None: ...
+
+
+class Marks(Protocol):
+    """Which batches are durable already. The store keeps them beside the samples."""
+
+    def seen(self, batch: BatchKey) -> bool: ...
+
+
+class TokenSource(Protocol):
+    """Whom a token is for: a node, ``*``, or nobody (None)."""
+
+    def node_of(self, token: str) -> str | None: ...
+
+
+@dataclass(slots=True)
+class GatewayCounts:
+    """What came to the door since the start."""
+
+    requests: int = 0
+    samples: int = 0
+    bytes: int = 0
+    refused_lines: int = 0
+    repeated_batches: int = 0
+    unauthorized: int = 0
+    pushed_back: int = 0
+    failures: int = 0
+
+
+class _Lease:
+    """The bytes that one request holds, as far as they are known."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+        self.size = 0
+
+    def cover(self, size: int, exactly: bool = False) -> None:
+        """Holds ``size`` bytes, or more if more are held; raises 429 when all are too many."""
+        growth = size - self.size
+        if growth <= 0 and not exactly:
+            return
+        if (
+            growth > 0
+            and self.gateway.pending_bytes + growth > self.gateway.options.pending_bytes_limit
+        ):
+            raise self.gateway.push_back("too many bytes under way")
+        self.gateway.pending_bytes += growth
+        self.size = size
+
+    def release(self) -> None:
+        """Holds nothing any more."""
+        self.gateway.pending_bytes -= self.size
+        self.size = 0
+
+
+@dataclass
+class Gateway:
+    """Everything between a request and ``accept``."""
+
+    accept: Accept
+    tokens: TokenSource
+    clock: Clock
+    options: GatewayOptions = field(default_factory=GatewayOptions)
+    marks: Marks | None = None
+    rng: random.Random = field(default_factory=random.Random)
+    counts: GatewayCounts = field(default_factory=GatewayCounts)
+
+    def __post_init__(self) -> None:
+        self.admission = Admission(self.options.admission)
+        self._decoder = Decoder()
+        self.rates = Rates(
+            Rate(self.options.lines_per_second_limit, self.options.burst_lines_limit),
+            Rate(self.options.bytes_per_second_limit, self.options.burst_bytes_limit),
+        )
+        self._in_flight: dict[BatchKey, asyncio.Future[None]] = {}
+        self.turnstile = Turnstile(
+            self.options.requests_limit,
+            self.options.urgent_requests_limit,
+            self.options.requests_per_node_limit,
+            self.options.retry_after_seconds,
+            self.rng,
+        )
+        self.pending_bytes = 0
+        self._pending_samples = 0
+
+    async def write(self, request: web.Request) -> web.Response:
+        """``POST /api/v2/write`` and ``POST /write``."""
+        self.counts.requests += 1
+        try:
+            node = self._sender(request)
+            precision = _precision(request.query)
+            batch = _batch(request.headers, node)
+            if batch is not None and self.marks is not None and self.marks.seen(batch):
+                self.counts.repeated_batches += 1
+                return web.Response(status=204)
+            if batch is not None and batch in self._in_flight:
+                return await self._join(batch)
+            urgent = URGENT_HEADER in request.headers
+            wait_seconds = self.turnstile.enter(node, urgent, self.clock.monotonic())
+            if wait_seconds:
+                text = "too many writes under way"
+                raise RefusedError(429, "too many requests", text, wait_seconds)
+            try:
+                return await self._take(request, node, precision, batch)
+            finally:
+                self.turnstile.leave(node)
+        except RefusedError as refused:
+            if refused.status in (429, 503):
+                self.counts.pushed_back += 1
+            if refused.status == 429 and request.path == V1_PATH:
+                # InfluxDB 1 says 503, and Telegraf's output for it throws away what gets a 4xx.
+                refused.status = 503
+            return refused.response()
+
+    async def ping(self, request: web.Request) -> web.Response:
+        """``GET /ping``, as InfluxDB answers it. Needs no token and tells nothing."""
+        return web.Response(
+            status=204,
+            headers={
+                "X-Influxdb-Build": "tocsin",
+                "X-Influxdb-Version": f"v2-tocsin-{__version__}",
+            },
+        )
+
+    async def health(self, request: web.Request) -> web.Response:
+        """``GET /health``, as InfluxDB 2 answers it."""
+        full = self._pending_samples > self.options.pending_samples_limit
+        state = ("fail", "more is under way than the store takes") if full else ("pass", "ready")
+        body = {
+            "name": "tocsin",
+            "status": state[0],
+            "message": state[1],
+            "version": __version__,
+            "checks": [],
+        }
+        return web.json_response(body, status=503 if full else 200)
+
+    async def query(self, request: web.Request) -> web.Response:
+        """``/query``: v1 clients begin with CREATE DATABASE; nothing else is answered."""
+        try:
+            self._sender(request)
+        except RefusedError as refused:
+            return refused.response()
+        statement = request.query.get("q", "")
+        if request.method == "POST" and not statement and (request.content_length or 0) < 10_000:
+            statement = str((await request.post()).get("q", ""))
+        if statement.strip().upper().startswith("CREATE DATABASE"):
+            return web.json_response({"results": [{"statement_id": 0}]})
+        text = "the gateway answers no queries; ask the store behind it"
+        return RefusedError(400, "invalid", text).response()
+
+    # The steps of a write.
+
+    def _sender(self, request: web.Request) -> str:
+        """The node that the request may write for; raises 401."""
+        if self.options.client_certificates and (name := _certificate_name(request)):
+            return name
+        authorization = request.headers.get("Authorization", "")
+        token = token_in(authorization) if len(authorization) < 4096 else ""
+        node = self.tokens.node_of(token) if token else None
+        if node is None:
+            self.counts.unauthorized += 1
+            what = "unknown token" if token else "no token; send Authorization: Token ..."
+            raise RefusedError(401, "unauthorized", what)
+        return node
+
+    async def _join(self, batch: BatchKey) -> web.Response:
+        """The same batch is being stored already: its outcome is the answer."""
+        self.counts.repeated_batches += 1
+        try:
+            await asyncio.shield(self._in_flight[batch])
+        except Exception as error:
+            raise self._unavailable(error) from error
+        return web.Response(status=204)
+
+    async def _take(
+        self, request: web.Request, node: str, precision: str, batch: BatchKey | None
+    ) -> web.Response:
+        self._turn_away(node)
+        size = max(request.content_length or 0, 1024)
+        if size > self.options.body_limit_bytes:
+            raise self._too_large(self.options.body_limit_bytes)
+        lease = _Lease(self)
+        try:
+            lease.cover(size)
+            body = await self._body(request, lease)
+            arrival_ns = self.clock.now_ns()
+            samples, problems = await self._read(body, node, precision, arrival_ns)
+            self.counts.bytes += len(body)
+            del body
+            await self._store(samples, node, arrival_ns, batch)
+        finally:
+            lease.release()
+        if problems:
+            self.counts.refused_lines += len(problems)
+            raise partial_write(problems, len(samples))
+        return web.Response(status=204)
+
+    async def _body(self, request: web.Request, lease: _Lease) -> bytes:
+        """The body, unpacked; bounded before and after (a small gzip can be a large text)."""
+        encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
+        if encoding not in ("gzip", "identity", ""):
+            raise RefusedError(415, "invalid", f"content encoding {encoding[:40]!r}: use gzip")
+        # The server may have unpacked the body already; then the bound after unpacking holds.
+        limit = max(self.options.body_limit_bytes, self.options.unpacked_limit_bytes)
+        chunks: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(self.options.body_deadline_seconds):
+                async for chunk in request.content.iter_any():
+                    size += len(chunk)
+                    if size > limit:
+                        raise self._too_large(limit)
+                    lease.cover(size)
+                    chunks.append(chunk)
+        except TimeoutError:
+            raise RefusedError(408, "request timeout", "the body did not come in time") from None
+        except (web.RequestPayloadError, ConnectionError) as error:
+            raise RefusedError(400, "invalid", f"body: {error}") from error
+        body = b"".join(chunks)
+        if not body.startswith(b"\x1f\x8b"):
+            return body
+        if len(body) > self.options.body_limit_bytes:
+            raise self._too_large(self.options.body_limit_bytes)
+        if len(body) > _INLINE_BYTES // 4:
+            # What it will be is not known: it counts as the most that it may be, meanwhile.
+            lease.cover(self.options.unpacked_limit_bytes)
+            body = await asyncio.to_thread(self._unpack, body)
+        else:
+            body = self._unpack(body)
+        lease.cover(len(body), exactly=True)
+        return body
+
+    def _unpack(self, body: bytes) -> bytes:
+        limit = self.options.unpacked_limit_bytes
+        parts: list[bytes] = []
+        size = 0
+        try:
+            while body:
+                stream = zlib.decompressobj(wbits=31)
+                parts.append(stream.decompress(body, limit + 1 - size))
+                size += len(parts[-1])
+                if size > limit:
+                    raise self._too_large(limit)
+                if not stream.eof:
+                    raise RefusedError(400, "invalid", "gzip: the body is cut off")
+                body = stream.unused_data.lstrip(b"\0")
+        except zlib.error as error:
+            raise RefusedError(400, "invalid", f"gzip: {error}") from error
+        return b"".join(parts)
+
+    async def _read(
+        self, body: bytes, node: str, precision: str, arrival_ns: int
+    ) -> tuple[list[Sample], list[LineProblem]]:
+        """The samples that may enter, and the problems of the other lines."""
+        # A line of two bytes becomes an object of two hundred: counted before it is read.
+        lines = body.count(b"\n") + (not body.endswith(b"\n"))
+        if lines > self.options.pending_samples_limit:
+            text = f"over {self.options.pending_samples_limit} lines; send fewer at once"
+            raise RefusedError(413, "request too large", text)
+        self._turn_away(node)  # once more: its other requests may have spent the rest meanwhile
+        self.rates.spend(node, lines, len(body), self.clock.monotonic())
+        if len(body) > _INLINE_BYTES:
+            decoded = await asyncio.to_thread(self._decoder.decode, body, arrival_ns, precision)
+        else:
+            decoded = self._decoder.decode(body, arrival_ns, precision)
+        has_text = b'"' in body
+        kept: list[Sample] = []
+        problems = decoded.problems
+        foreign = bool(decoded.samples) and not problems
+        for number, sample in zip(decoded.numbers, decoded.samples, strict=True):
+            refusal = self.admission.judge(sample, node, arrival_ns)
+            if refusal is None and has_text:
+                refusal = self.admission.judge_text(sample)
+            if refusal is None:
+                kept.append(cut(sample) if has_text else sample)
+                foreign = False
+            else:
+                foreign = foreign and refusal.foreign
+                series = ",".join([sample.measurement, *(f"{k}={v}" for k, v in sample.tags)])
+                problems.append(LineProblem(number, series[:200], refusal.problem))
+        if foreign and not kept:
+            # Not a matter of single lines: the sender's name or token is wrong. It keeps them.
+            self.counts.refused_lines += len(problems)
+            raise RefusedError(403, "forbidden", problems[0].problem)
+        return kept, problems
+
+    async def _store(
+        self, samples: list[Sample], node: str, arrival_ns: int, batch: BatchKey | None
+    ) -> None:
+        if not samples and batch is None:
+            return
+        if self._pending_samples + len(samples) > self.options.pending_samples_limit:
+            raise self.push_back("too many samples under way")
+        self._pending_samples += len(samples)
+        work = asyncio.ensure_future(self.accept(samples, node, arrival_ns, batch))
+        if batch is not None:
+            self._in_flight[batch] = work
+        work.add_done_callback(lambda _: self._settled(len(samples), batch))
+        try:
+            # Shielded: a sender that hangs up must not undo what is half stored.
+            async with asyncio.timeout(self.options.commit_deadline_seconds):
+                await asyncio.shield(work)
+        except Exception as error:
+            raise self._unavailable(error) from error
+        self.counts.samples += len(samples)
+
+    def _settled(self, samples: int, batch: BatchKey | None) -> None:
+        self._pending_samples -= samples
+        if batch is not None:
+            self._in_flight.pop(batch, None)
+
+    # Bounds and answers.
+
+    def _turn_away(self, node: str) -> None:
+        """Raises 429 for a sender that has said more than its share."""
+        wait_seconds = self.rates.wait(node, self.clock.monotonic())
+        if wait_seconds:
+            text = f"node {node} sends too many lines or bytes"
+            raise RefusedError(429, "too many requests", text, wait_seconds)
+
+    def loud(self) -> str:
+        """Which senders are over their share or a budget now, in words; empty: none."""
+        told = [f"{node} sends too much" for node in self.rates.loud(self.clock.monotonic())]
+        told += [f"{node or 'a relay'}: {why}" for node, why in sorted(self.admission.cut.items())]
+        more = len(told) - LOUD_TOLD_LIMIT
+        return "; ".join(told[:LOUD_TOLD_LIMIT]) + (f"; and {more} more" if more > 0 else "")
+
+    def push_back(self, why: str) -> RefusedError:
+        """The answer to one who must come again later."""
+        wait = self.options.retry_after_seconds * self.rng.uniform(0.5, 1.5)
+        return RefusedError(429, "too many requests", why, wait)
+
+    def _too_large(self, limit_bytes: int) -> RefusedError:
+        text = f"the body is over {limit_bytes} bytes; send less at once"
+        return RefusedError(413, "request too large", text, maxLength=limit_bytes)
+
+    def _unavailable(self, error: Exception) -> RefusedError:
+        self.counts.failures += 1
+        wait = self.options.retry_after_seconds * self.rng.uniform(0.5, 1.5)
+        if isinstance(error, StoreUnavailableError):
+            return RefusedError(503, "unavailable", str(error), wait)
+        if isinstance(error, TimeoutError):
+            return RefusedError(503, "unavailable", "the store did not answer in time", wait)
+        log.error("accept failed: %s: %s", type(error).__name__, error, exc_info=error)
+        return RefusedError(500, "internal error", "the head failed; see its journal", wait)
+
+
+def routes(gateway: Gateway) -> list[web.RouteDef]:
+    """The handlers for aiohttp.
+
+    Serve them with ``web.AppRunner(app, auto_decompress=False)``: then the bounds hold
+    before unpacking too, in every version of aiohttp.
+    """
+    return [
+        web.post("/api/v2/write", gateway.write),
+        web.post(V1_PATH, gateway.write),
+        web.post("/query", gateway.query),
+        web.get("/query", gateway.query),
+        web.get("/ping", gateway.ping),
+        web.get("/health", gateway.health),
+    ]
+
+
+def _precision(query: Mapping[str, str]) -> str:
+    precision = query.get("precision") or "ns"
+    if precision not in PRECISIONS_NS:
+        text = f"precision {precision[:20]!r}: must be one of ns, us, ms, s"
+        raise RefusedError(400, "invalid", text)
+    return precision
+
+
+def _batch(headers: Mapping[str, str], node: str) -> BatchKey | None:
+    text = headers.get(BATCH_HEADER)
+    if text is None:
+        return None
+    found = _BATCH_KEY.fullmatch(text)
+    if found is None:
+        raise RefusedError(400, "invalid", f"{BATCH_HEADER} must look like INSTANCE:NUMBER")
+    return BatchKey(node, found[1], int(found[2]))
+
+
+def _certificate_name(request: web.Request) -> str:
+    """The common name of a client certificate that TLS has verified, if it names a node."""
+    transport = request.transport
+    peer = transport.get_extra_info("peercert") if transport is not None else None
+    for part in (peer or {}).get("subject", ()):
+        for key, value in part:
+            if key == "commonName" and NODE_NAME.fullmatch(value):
+                return str(value)
+    return ""

@@ -1,0 +1,392 @@
+"""``decide``: from what is known to what should be done. Pure: no clock, no files, no Slurm.
+
+Everything it decides from is handed in, and everything that moved a decision is kept in the
+decision's ``inputs``, so that it can be rebuilt and explained days later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from collectors.slurm.nodes import NodeState
+from collectors.slurm.reader import Job
+from daemon.drains.escalation import Escalation, escalate, first_step, repeats_of
+from daemon.policy.candidates import (
+    Candidate,
+    combined,
+    node_risks,
+    of_facts,
+    of_risks,
+    reason_of,
+)
+from daemon.policy.cases import LedgerView
+from daemon.policy.cost import Market, market, until_free_hours
+from daemon.policy.decisions import Action, Decision, Guard, Mode, decision_id
+from daemon.policy.guards import SECOND_NS, Scene, Verdict, ask_all, asks_now, first_no
+from daemon.policy.limits import Limits
+from models.facility import GroupEvent
+from models.voices import Fact, Remedy, Risk, Silence
+
+# The rule name under which silences of the whole fleet are told.
+FLEET_SILENCE_RULE = "fleet_silence"
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What is known at one moment.
+
+    ``groups`` gives the racks, leaf switches, PDUs and driver versions that a node belongs to
+    (``rack r07``), for common causes and caps. ``coverage`` is the share of each node that is
+    heard, 0 to 1; a node that is not in it counts as not heard. ``group_events`` is what
+    happens to whole racks and power feeds. ``jobs`` are those that hold nodes, by id.
+    """
+
+    nodes: Mapping[str, NodeState] = field(default_factory=dict)
+    slurm_age_seconds: float = float("inf")
+    facts: Sequence[Fact] = ()
+    silences: Sequence[Silence] = ()
+    risks: Sequence[Risk] = ()
+    coverage: Mapping[str, float] = field(default_factory=dict)
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    group_events: Sequence[GroupEvent] = ()
+    jobs: Mapping[str, Job] = field(default_factory=dict)
+
+
+def decide(
+    situation: Situation, limits: Limits, ledger: LedgerView, mode: Mode, now_ns: int
+) -> list[Decision]:
+    """Every decision of this moment: alerts, drains, and refusals with the guard that said no.
+
+    One drain or refusal a node at most, for its gravest candidate; what else stands against
+    the node is in ``inputs``. The order is the order in which drains were weighed.
+    """
+    drains, alerts, chances = _candidates(situation, limits, ledger, now_ns)
+    scene = scene_of(situation, limits, ledger, mode, now_ns, drains)
+    decisions = [_drain_or_hold(scene, one, chances) for one in drains]
+    decisions.extend(_alert(scene, one, chances) for one in alerts)
+    decisions.extend(_of_silences(scene, situation))
+    return decisions
+
+
+def explain_node(
+    node: str, situation: Situation, limits: Limits, ledger: LedgerView, mode: Mode, now_ns: int
+) -> tuple[list[Verdict], float | None]:
+    """What the guards would say of a drain of ``node``, and its highest risk, if it has one.
+
+    For ``tocsin explain NODE`` of a node against which nothing stands.
+    """
+    drains, _, chances = _candidates(situation, limits, ledger, now_ns)
+    scene = scene_of(situation, limits, ledger, mode, now_ns, drains)
+    own = next((one for one in drains if one.node == node), None)
+    one = own or Candidate(
+        decision_id(node, "none", "", 0), node, "", "node", "none", "none", "fact",
+        now_ns, 0, Remedy.NONE, 0.0, "nothing stands against it", "",
+    )  # fmt: skip
+    return ask_all(scene, one), chances.get(node)
+
+
+def breaker_reason(wanted: int, limits: Limits, ledger: LedgerView, now_ns: int) -> str:
+    """Why the breaker must open, or empty. ``wanted``: nodes that ask for a drain now."""
+    window_ns = int(limits.breaker_window_seconds * SECOND_NS)
+    hours = limits.breaker_window_seconds / 3600.0
+    # What a person has looked at when closing it does not open it again.
+    begin_ns = max(now_ns - window_ns, ledger.breaker_closed_ns)
+    drains = sum(1 for at_ns in ledger.drains_ns if at_ns > begin_ns)
+    wrong = sum(1 for at_ns in ledger.wrong_verdicts_ns if at_ns > begin_ns)
+    if drains >= limits.breaker_drains:
+        return f"{drains} drains within {hours:g} h; {limits.breaker_drains} open it"
+    if wrong >= limits.breaker_wrong_verdicts:
+        return f"{wrong} drains of the last {hours:g} h were called wrong"
+    if wanted >= limits.breaker_candidates:
+        return f"{wanted} nodes ask for a drain at once; {limits.breaker_candidates} open it"
+    return ""
+
+
+# ---- inside ------------------------------------------------------------------------------------
+
+
+def _candidates(
+    situation: Situation, limits: Limits, ledger: LedgerView, now_ns: int
+) -> tuple[list[Candidate], list[Candidate], dict[str, float]]:
+    """Drains (one a node, gravest first), alerts, and the highest risk of each node."""
+    grouped = node_risks(situation.risks)
+    chances: dict[str, float] = {}
+    for (node, _), risks in grouped.items():
+        chances[node] = max(chances.get(node, 0.0), combined(risks))
+    facts = of_facts(situation.facts, chances)
+    wanted = [one for one in facts if one.remedy is Remedy.DRAIN]
+    wanted.extend(of_risks(grouped, limits.risk_threshold, ledger, now_ns))
+    best: dict[str, Candidate] = {}
+    beside: dict[str, list[str]] = {}
+    for one in sorted(wanted, key=lambda one: (*one.order, one.id)):
+        if one.node in best:
+            beside.setdefault(one.node, []).append(f"{one.code} {one.device}: {one.text}")
+        else:
+            best[one.node] = one
+    newest = {one.node: one for one in sorted(facts, key=lambda one: one.onset_ns)
+              if one.remedy is Remedy.DRAIN}  # fmt: skip
+    drains = [
+        replace(
+            one,
+            beside=tuple(beside.get(one.node, ())),
+            newest_onset_ns=newest[one.node].onset_ns if one.node in newest else 0,
+            newest=f"{newest[one.node].code} {newest[one.node].device}"
+            if one.node in newest
+            else "",
+        )
+        for one in best.values()
+    ]
+    # Where caps allow only some: of equally grave ones those that cost no job its place, idle
+    # nodes first, then those whose jobs end soonest.
+    drains.sort(
+        key=lambda one: (
+            *one.order[:2],
+            until_free_hours(situation.nodes.get(one.node), situation.jobs, now_ns),
+            *one.order[2:],
+            one.id,
+        )
+    )
+    alerts = [one for one in facts if one.remedy is Remedy.ALERT]
+    return drains, alerts, chances
+
+
+def scene_of(
+    situation: Situation,
+    limits: Limits,
+    ledger: LedgerView,
+    mode: Mode,
+    now_ns: int,
+    drains: Sequence[Candidate],
+) -> Scene:
+    """What the guards look at, for ``drains`` of this moment."""
+    silences: dict[str, list[Silence]] = {}
+    for silence in situation.silences:
+        silences.setdefault(silence.node, []).append(silence)
+    members: dict[str, set[str]] = {}
+    for name, node in situation.nodes.items():
+        for partition in node.partitions:
+            members.setdefault(f"partition {partition}", set()).add(name)
+    for name, groups in situation.groups.items():
+        for group in groups:
+            members.setdefault(group, set()).add(name)
+    heard = [situation.coverage.get(name, 0.0) for name in situation.nodes]
+    scene = Scene(
+        nodes=situation.nodes,
+        slurm_age_seconds=situation.slurm_age_seconds,
+        silences=silences,
+        coverage=situation.coverage,
+        fleet_coverage=sum(heard) / len(heard) if heard else 0.0,
+        limits=limits,
+        ledger=ledger,
+        mode=mode,
+        now_ns=now_ns,
+        breaker=ledger.breaker,
+        alike=_alike(drains, limits, now_ns),
+        groups=situation.groups,
+        group_events=situation.group_events,
+        members={group: frozenset(names) for group, names in members.items()},
+        jobs=situation.jobs,
+        wanted=market(situation.nodes, situation.jobs)
+        if any(one.voice != "fact" for one in drains)
+        else Market({}, {}),
+    )
+    if not scene.breaker:
+        asking = sum(asks_now(scene, one) for one in drains)
+        scene.breaker = breaker_reason(asking, limits, ledger, now_ns)
+    return scene
+
+
+def _alike(
+    drains: Iterable[Candidate], limits: Limits, now_ns: int
+) -> dict[tuple[str, str], frozenset[str]]:
+    """Nodes that show the same rule and code since less than the window."""
+    begin_ns = now_ns - int(limits.common_cause_window_seconds * SECOND_NS)
+    found: dict[tuple[str, str], set[str]] = {}
+    for one in drains:
+        if one.onset_ns >= begin_ns:
+            found.setdefault((one.rule, one.code), set()).add(one.node)
+    return {key: frozenset(names) for key, names in found.items()}
+
+
+def _drain_or_hold(scene: Scene, one: Candidate, chances: Mapping[str, float]) -> Decision:
+    verdicts = ask_all(scene, one)
+    refusal = first_no(verdicts)
+    if refusal is None:
+        scene.planned.append(one.node)
+    return _decision(
+        scene, one, Action.HOLD if refusal else Action.DRAIN, verdicts, chances, refusal
+    )
+
+
+def _alert(scene: Scene, one: Candidate, chances: Mapping[str, float]) -> Decision:
+    return _decision(scene, one, Action.ALERT, [], chances, None)
+
+
+def _decision(
+    scene: Scene,
+    one: Candidate,
+    action: Action,
+    verdicts: Sequence[Verdict],
+    chances: Mapping[str, float],
+    refusal: Verdict | None,
+) -> Decision:
+    held = scene.ledger.held.get(one.node)
+    same = held is not None and held.id == one.id
+    next_ = _escalation(scene, one)
+    reason = (
+        held.reason if same and held else reason_of(one, scene.ledger.ids, chances.get(one.node))
+    )
+    return Decision(
+        id=one.id,
+        time_ns=scene.now_ns,
+        node=one.node,
+        device=one.device,
+        component=one.component,
+        action=action,
+        voice=one.voice,
+        rule=one.rule,
+        code=one.code,
+        mode=scene.limits.mode_of(one.rule.partition(":")[0], one.voice, scene.mode),
+        reason=reason,
+        guard=refusal.guard if refusal else None,
+        guard_text=refusal.text if refusal else "",
+        probability=one.probability,
+        severity=one.severity,
+        advice=_advice(scene, one, next_),
+        inputs={
+            **_inputs(scene, one, verdicts, chances),
+            "escalation": next_.plain() if next_ else None,
+        },
+    )
+
+
+def _escalation(scene: Scene, one: Candidate) -> Escalation | None:
+    """The step for what is certain of a part; None for a likelihood or a mere alert."""
+    if one.voice != "fact":
+        return None
+    seconds = scene.limits.flap_window_seconds
+    begin_ns = scene.now_ns - int(seconds * SECOND_NS)
+    repeats = repeats_of(one.id, one.node, one.device, scene.ledger, begin_ns, scene.now_ns)
+    evidence = [str(line) for line in one.said.get("evidence") or ()]
+    first = first_step(one.rule, one.code, one.text, evidence)
+    return escalate(first, repeats, one.device, seconds / 86_400)
+
+
+def _advice(scene: Scene, one: Candidate, next_: Escalation | None) -> str:
+    """The voice's own advice, and more where the part or the node fails again and again."""
+    limits = scene.limits
+    begin_ns = scene.now_ns - int(limits.flap_window_seconds * SECOND_NS)
+    begin_ns = max(begin_ns, scene.ledger.anew_ns.get(one.node, 0))
+    before = sum(1 for at_ns in scene.ledger.drains_of.get(one.node, ()) if at_ns > begin_ns)
+    words = [one.advice]
+    if one.remedy is Remedy.DRAIN:
+        if next_ is not None and next_.text:
+            words.append(next_.text)
+        if before >= limits.flap_drains:
+            days = limits.flap_window_seconds / 86_400
+            words.append(f"drained {before} times in {days:g} days: replace the part (RMA)")
+    return "; ".join(word for word in words if word)
+
+
+def _inputs(
+    scene: Scene, one: Candidate, verdicts: Sequence[Verdict], chances: Mapping[str, float]
+) -> dict[str, Any]:
+    """Plain JSON data from which the decision can be rebuilt and told."""
+    node = scene.nodes.get(one.node)
+    weighed = scene.weighed(one)
+    return {
+        "onset_ns": one.onset_ns,
+        "newest_onset_ns": one.newest_onset_ns,
+        "newest": one.newest,
+        "text": one.text,
+        "said": dict(one.said),
+        "beside": list(one.beside),
+        "node": _plain_node(node) if node else None,
+        "slurm_age_seconds": _finite(scene.slurm_age_seconds),
+        "risk": chances.get(one.node),
+        "cost": weighed.plain() if weighed else None,
+        "coverage": scene.coverage.get(one.node),
+        "fleet_coverage": scene.fleet_coverage,
+        "silences": [asdict(silence) for silence in scene.silences.get(one.node, ())],
+        "groups": list(scene.groups.get(one.node, ())),
+        "cause": f"{one.rule}/{one.code}",
+        "mode": scene.mode.value,
+        "limits": scene.limits.model_dump(mode="json"),
+        "cluster": {
+            "nodes": len(scene.nodes),
+            "held": len(scene.ledger.held),
+            "drains_of_node": len(scene.ledger.drains_of.get(one.node, ())),
+            "planned": len(scene.planned),
+            "alike": sorted(scene.alike.get((one.rule, one.code), frozenset()))[:50],
+        },
+        "guards": [
+            {"guard": verdict.guard.value, "passed": verdict.passed, "text": verdict.text}
+            for verdict in verdicts
+        ],
+    }
+
+
+def _plain_node(node: NodeState) -> dict[str, Any]:
+    plain = asdict(node)
+    plain["flags"] = sorted(node.flags)
+    plain["words"] = node.words
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in plain.items()}
+
+
+def _finite(value: float) -> float | None:
+    return value if value != float("inf") else None
+
+
+def _of_silences(scene: Scene, situation: Situation) -> list[Decision]:
+    """Silence is told and never drains. Many silent nodes are one thing to tell."""
+    silent = {silence.node for silence in situation.silences if silence.cause == "agent"}
+    total = len(scene.nodes)
+    many = max(scene.limits.common_cause_nodes, scene.limits.share(total, 0.5))
+    if total > 1 and len(silent) >= min(many, max(2, total // 2)):
+        first = min(s.since_ns for s in situation.silences if s.cause == "agent")
+        return [_fleet_silent(scene, silent, first)]
+    return [_silent(scene, silence) for silence in situation.silences]
+
+
+def _silent(scene: Scene, silence: Silence) -> Decision:
+    rule = f"silence:{silence.source or silence.cause}"
+    return Decision(
+        id=decision_id(silence.node, rule, "", silence.since_ns),
+        time_ns=scene.now_ns,
+        node=silence.node,
+        device="",
+        component="node",
+        action=Action.ALERT,
+        voice="silence",
+        rule=rule,
+        code="silent",
+        mode=scene.mode,
+        reason=silence.text,
+        severity=1,
+        probability=0.0,
+        inputs={"onset_ns": silence.since_ns, "silence": asdict(silence)},
+    )
+
+
+def _fleet_silent(scene: Scene, silent: set[str], since_ns: int) -> Decision:
+    total = len(scene.nodes)
+    return Decision(
+        id=decision_id("", FLEET_SILENCE_RULE, "", since_ns),
+        time_ns=scene.now_ns,
+        node="",
+        device="",
+        component="fleet",
+        action=Action.ALERT,
+        voice="silence",
+        rule=FLEET_SILENCE_RULE,
+        code="silent",
+        mode=scene.mode,
+        reason=f"{len(silent)} of {total} nodes are not heard at once: one cause, and no drains",
+        guard=Guard.COMMON_CAUSE,
+        guard_text="many nodes fell silent at once",
+        severity=3,
+        probability=0.0,
+        inputs={"onset_ns": since_ns, "nodes": sorted(silent)[:200], "count": len(silent)},
+    )

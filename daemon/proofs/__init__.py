@@ -1,0 +1,1 @@
+"""Proof before return, and the same probes on idle nodes."""

@@ -1,0 +1,53 @@
+"""What one sender may bring in: bounded names, bounded texts, and nobody else's budget."""
+
+from __future__ import annotations
+
+import pytest
+
+from collectors.sample import TEXT_LIMIT_CHARACTERS, sample
+from daemon.gate.admission import Admission, AdmissionOptions, cut
+
+DAY_NS = 86_400 * 10**9
+NOW_NS = 20_000 * DAY_NS
+
+
+def test_a_sender_that_invents_measurements_is_cut_and_costs_no_other() -> None:
+    admission = Admission(AdmissionOptions(measurements_per_node_limit=3))
+
+    def bring(node: str, measurement: str, now_ns: int = NOW_NS) -> str:
+        refusal = admission.judge(sample(measurement, now_ns, {"a": 1.0}, node=node), node, now_ns)
+        return refusal.problem if refusal else ""
+
+    assert [bring("n1", f"m{number}") for number in range(3)] == ["", "", ""]
+    assert "measurement budget: n1 has 3 measurements already" in bring("n1", "m3")
+    assert bring("n1", "m0") == ""
+    assert bring("n2", "m3") == ""
+    # Names that were not used for a whole day give their place back.
+    assert bring("n1", "m0", NOW_NS + DAY_NS) == ""
+    assert bring("n1", "m7", NOW_NS + 2 * DAY_NS) == ""
+
+
+def test_a_long_text_is_cut_and_numbers_are_left_alone() -> None:
+    long = sample("event", NOW_NS, {"text": "x" * 50_000, "severity": 2.0}, node="n1")
+    short = cut(long)
+    assert len(short.text("text")) == TEXT_LIMIT_CHARACTERS
+    assert short.number("severity") == 2.0
+    assert short.tags == long.tags
+    plain = sample("event", NOW_NS, {"text": "fell off the bus"}, node="n1")
+    assert cut(plain) is plain
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "alone"),
+    [
+        ("verdict", "wrong", True),
+        ("inventory", "replaced", True),
+        ("inventory", "link", True),
+        ("inventory", "gpu", False),
+        ("xid", "79", False),
+    ],
+)
+def test_no_node_may_say_what_only_the_head_may(kind: str, code: str, alone: bool) -> None:
+    said = sample("event", NOW_NS, {"text": "case=9f2c"}, node="n1", kind=kind, code=code)
+    refusal = Admission(AdmissionOptions()).judge(said, "n1", NOW_NS)
+    assert ("alone" in refusal.problem) if refusal is not None else not alone
