@@ -21,6 +21,7 @@ EXAMPLE = """examples:
   tocsin bench gateway --json       HTTP in, store out
   tocsin bench head --nodes 10000   the same with rules, features and judgement
   tocsin bench return --nodes 10000 all agents come back at once after an outage
+  tocsin bench slurm --nodes 10000  100 drains on a slurmctld of its own (as root)
   tocsin bench score --nodes 10000  one scoring of the whole fleet, by part
 
 Peers (InfluxDB 1, VictoriaMetrics) are measured when influxd or victoria-metrics is on PATH."""
@@ -84,6 +85,12 @@ def _return(folder: Path, nodes: int, steps: int) -> Iterator[Figure]:
     yield from bench_return(folder / "return", nodes, max(1, min(steps, 12)))
 
 
+def _slurm(folder: Path, nodes: int, drains: int) -> Iterator[Figure]:
+    from daemon.bench.slurm import bench_slurm
+
+    yield from bench_slurm(folder / "slurm", nodes, drains)
+
+
 BENCHES: dict[str, Bench] = {
     "agent": _agent,
     "bmc": _bmc,
@@ -92,6 +99,7 @@ BENCHES: dict[str, Bench] = {
     "head": _head,
     "return": _return,
     "score": _score,
+    "slurm": _slurm,
     "store": _store,
 }
 
@@ -103,6 +111,7 @@ def options(parser: argparse.ArgumentParser, verb: str) -> None:
     parser.add_argument("name", nargs="?", choices=sorted(BENCHES), metavar="NAME")
     parser.add_argument("--nodes", type=int, default=1000, help="of 8 GPUs each")
     parser.add_argument("--steps", type=int, default=20, help="readings of the whole fleet")
+    parser.add_argument("--drains", type=int, default=100, help="of slurm: nodes drained at once")
     parser.add_argument("--folder", type=Path, metavar="DIR", help="where to write, for a while")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
 
@@ -113,6 +122,9 @@ def run(arguments: argparse.Namespace, verb: str) -> int:
     if not 1 <= arguments.nodes <= 100_000 or not 1 <= arguments.steps <= 100_000:
         print("tocsin: --nodes and --steps must be 1 to 100000", file=sys.stderr)
         return 2
+    if not 1 <= arguments.drains <= 10_000:
+        print("tocsin: --drains must be 1 to 10000", file=sys.stderr)
+        return 2
     if not arguments.json:
         load = os.getloadavg()[0]
         print(f"{os.cpu_count()} processors, load {load:.1f}; a busy machine measures badly")
@@ -122,7 +134,8 @@ def run(arguments: argparse.Namespace, verb: str) -> int:
             folder = stack.enter_context(
                 tempfile.TemporaryDirectory(prefix="tocsin-bench-", dir=arguments.folder)
             )
-            for figure in BENCHES[name](Path(folder), arguments.nodes, arguments.steps):
+            times = arguments.drains if name == "slurm" else arguments.steps
+            for figure in BENCHES[name](Path(folder), arguments.nodes, times):
                 print(_json(figure) if arguments.json else figure, flush=True)
     return 0
 
