@@ -68,7 +68,8 @@ def make_all(
             continue
         folder = state_dir / name
         folder.mkdir(parents=True, exist_ok=True)
-        module = importlib.import_module(f"collectors.{name}")
+        # A source is made where its options are defined.
+        module = importlib.import_module(type(options).__module__)
         source: Source = module.make(options, Context(node, folder, root, now_ns))
         made.append(source)
     return made

@@ -59,8 +59,8 @@ _FROM = re.compile(r'FROM "([a-z_]+)"')
 def schema() -> dict[str, set[str]]:
     """Fields by measurement, from every METRICS in the tree."""
     declared: list[Metric] = list(daemon_metrics.METRICS)
-    for info in pkgutil.iter_modules(collectors.__path__):
-        module = importlib.import_module(f"collectors.{info.name}")
+    for info in pkgutil.walk_packages(collectors.__path__, "collectors."):
+        module = importlib.import_module(info.name)
         found = getattr(module, "METRICS", ())
         declared += [metric for metric in found if isinstance(metric, Metric)]
     fields: dict[str, set[str]] = {}
