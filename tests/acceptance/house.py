@@ -93,7 +93,7 @@ backend = "file"
 path = "{self.log_of(node)}"
 [agent.sources.nvml]
 period_seconds = 2
-deadline_seconds = 2
+deadline_seconds = 5
 library_folder = "{self.libraries}/lib"
 [agent.sources.host]
 period_seconds = 2
@@ -150,7 +150,7 @@ silence_settle_seconds = 1
         self.start_head()
         for node in self.cluster.nodes:
             self.start_agent(node)
-        wait_for(self.all_heard, "every agent is heard", 40)
+        wait_for(self.all_heard, "every agent is heard", 90)
 
     def all_heard(self) -> bool:
         """Whether the head has heard each node's GPUs."""

@@ -242,7 +242,7 @@ def test_a_hung_driver_costs_only_its_own_source(house: House) -> None:
         rows = house.ask("/api/v1/nodes/n3")["sources"]
         return any(row["name"] == "nvml" and row["down"] and row["fault"] for row in rows)
 
-    wait_for(hung, "the nvml source says that it hangs", 40)
+    wait_for(hung, "the nvml source says that it hangs", 60)
     house.kernel_says("n3", "EXT4-fs (sda1): mounted filesystem with ordered data mode")
     time.sleep(4)
     assert not drained(house.cluster, "n3")
