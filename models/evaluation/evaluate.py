@@ -333,18 +333,20 @@ def decide_gate(judged: Mapping[str, Any]) -> dict[str, Any]:
 
     Each scorer is judged where it won most on other time, within 2 false drains per 1000
     node-days there; one that breaks that budget twofold on what is judged wins nothing. To lose
-    less than a rival is no reason to drain.
+    less than a rival is no reason to drain, nor is a gain that other nodes might not show (the
+    95 % interval, where there is one, has to lie above nothing).
     """
     if "learned" not in judged:
         return {"learned": "off", "why": "no learned model was judged"}
     won = {name: _won(entry["worth"]) for name, entry in judged.items()}
     ours = won.pop("learned")
     best = max(won, key=lambda name: won[name])
-    better = ours > max(won[best], 0.0)
+    least = judged["learned"]["worth"].get("net_gpu_hours_95", [ours])[0]
+    better = ours > max(won[best], 0.0) and least > 0.0
     return {
         "learned": "on" if better else "off",
         "why": f"net GPU-hours within 2 false drains per 1000 node-days: {ours:g} against "
-        f"{won[best]:g} of the best rival ({best})",
+        f"{won[best]:g} of the best rival ({best}); with other nodes it could be {least:g}",
     }
 
 

@@ -165,6 +165,16 @@ def test_model_that_only_loses_less_than_a_rival_stays_off(
     assert decide_gate(scorers)["learned"] == gate
 
 
+@pytest.mark.parametrize(("least", "gate"), [(10.0, "on"), (0.0, "off"), (-40.0, "off")])
+def test_gain_that_other_nodes_might_not_show_keeps_the_gate_off(least: float, gate: str) -> None:
+    ours: dict[str, object] = {
+        "net_gpu_hours": 64.0,
+        "net_gpu_hours_95": [least, 190.0],
+        "false_per_1000_node_days": 0.1,
+    }
+    assert decide_gate({"learned": {"worth": ours}, "rival": worth(0.0)})["learned"] == gate
+
+
 def test_gate_counts_nothing_that_was_won_far_past_the_budget() -> None:
     assert decide_gate({"learned": worth(90.0, 5.0), "rival": worth(0.0)})["learned"] == "off"
     assert decide_gate({"learned": worth(50.0), "rival": worth(90.0, 5.0)})["learned"] == "on"
