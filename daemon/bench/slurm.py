@@ -67,17 +67,16 @@ class Controller:
         more.write_text(_more(nodes))
         try:
             self._script("start", "-d", str(folder), "-n", "1", "-x", str(more))
-        finally:
-            more.unlink()
-        try:
             # A node that never registered is UNKNOWN, and slurmctld answers UNDRAIN with an error.
             everyone = f"nodename=c[00001-{nodes:05d}]"
             self.run("scontrol", "update", everyone, "state=down", "reason=never registered")
             self.run("scontrol", "update", everyone, "state=resume")
             self._settle(nodes)
-        except RuntimeError:
+        except BaseException:  # Ctrl-C too: no daemon may be left behind
             self.close()
             raise
+        finally:
+            more.unlink()
 
     def _settle(self, nodes: int) -> None:
         """Waits until slurmctld has given up asking new nodes to register (12 s for 10,000).
@@ -118,8 +117,9 @@ class Controller:
         return Cost(wall, cpu, {kind: count for kind, count in asked.items() if count})
 
     def close(self) -> None:
-        """Ends every process of it."""
-        self._script("stop", "-d", str(self._folder), "--purge")
+        """Ends every process of it; where none was started there is nothing to end."""
+        if (self._folder / ".slurm-testbed").exists():
+            self._script("stop", "-d", str(self._folder), "--purge")
 
     def _script(self, *arguments: str) -> None:
         _run((str(TESTBED), *arguments), self._env, START_SECONDS)
