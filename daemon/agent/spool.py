@@ -19,7 +19,7 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -92,6 +92,7 @@ class Spool:
         self.counts = SpoolCounts()
         self._lock = threading.RLock()
         self._sequence = 0
+        self._memory_sequence = 0
         self._segments: dict[int, _Segment] = {}
         self._file: BinaryIO | None = None
         self._ready: deque[Entry] = deque()  # of the oldest segment, read but not done
@@ -116,12 +117,11 @@ class Spool:
                 self._write(entry)
             except OSError as error:
                 self.counts.fault = f"spool: {error.strerror or error}: {self.directory}"
-                self._close_file()
+                self._take_back()
                 last = self._segments.get(self._next_number - 1)
                 if last is not None and last.batches == 0:
                     self._remove(last.number)
-                self._keep_in_memory(entry)
-                return False, entry.key
+                return False, self._keep_in_memory(entry).key
             self.counts.fault = ""
             self._enforce_bytes()
             return True, entry.key
@@ -194,13 +194,26 @@ class Spool:
                 self._file.close()
             self._file = None
 
-    def _keep_in_memory(self, entry: Entry) -> None:
+    def _take_back(self) -> None:
+        """Cuts off what of a batch is on disk already: memory has it, under another key."""
+        segment = self._segments.get(self._next_number - 1)
+        if self._file is not None and segment is not None:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file.fileno(), segment.size_bytes)
+        self._close_file()
+
+    def _keep_in_memory(self, entry: Entry) -> Entry:
+        # A key of its own: a later batch that a mended disk takes may be sent before this one,
+        # and the head takes all lower numbers of an instance for batches that it has.
+        self._memory_sequence += 1
+        entry = replace(entry, instance=f"{self.instance}s", sequence=self._memory_sequence)
         self._memory.append(entry)
         self._memory_bytes += len(entry.body)
         while self._memory_bytes > self.memory_limit_bytes and len(self._memory) > 1:
             dropped = self._memory.popleft()
             self._memory_bytes -= len(dropped.body)
             self._drop(1, dropped.samples)
+        return entry
 
     def _enforce_bytes(self) -> None:
         """Removes whole segments, the oldest first, never the one being written."""

@@ -124,7 +124,43 @@ def test_a_disk_that_is_mended_is_used_again(tmp_path: Path) -> None:
     blocked.unlink()
     assert spool.append(b"two", 1, NOW_NS)
     assert spool.counts.fault == ""
-    assert sorted(e.sequence for e in drain(spool)) == [1, 2]
+    assert sorted(e.body for e in drain(spool)) == [b"one", b"two"]
+
+
+def test_what_memory_held_is_not_taken_for_a_batch_that_the_head_has(tmp_path: Path) -> None:
+    """The head takes each number up to the highest of an instance for one that it has."""
+    blocked = tmp_path / "spool"
+    blocked.write_text("in the way")
+    spool = Spool(blocked)
+    kept, key = spool.keep(b"one", 1, NOW_NS)
+    blocked.unlink()
+    assert spool.append(b"two", 1, NOW_NS)
+    highest: dict[str, int] = {}
+    stored = []
+    for entry in drain(spool):
+        if highest.get(entry.instance, 0) < entry.sequence:
+            highest[entry.instance] = entry.sequence
+            stored.append((entry.key, entry.body))
+    assert sorted(body for _, body in stored) == [b"one", b"two"]
+    assert not kept
+    assert (key, b"one") in stored
+
+
+def test_a_batch_whose_sync_failed_comes_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = Spool(tmp_path)
+    fill(spool, 1)
+
+    def fails(handle: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", fails)
+        assert not spool.append(b"half", 1, NOW_NS)
+    assert spool.append(b"after", 1, NOW_NS)
+    bodies = [entry.body for entry in drain(spool)]
+    assert sorted(bodies) == [b"000000....", b"after", b"half"]
 
 
 def test_a_lost_cursor_sends_again_rather_than_losing(tmp_path: Path) -> None:
