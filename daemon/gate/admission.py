@@ -18,7 +18,9 @@ from collectors.sample import TEXT_LIMIT_CHARACTERS, TEXT_MEASUREMENTS, Sample, 
 from daemon.gate.names import Names
 from daemon.gate.tokens import ANY_NODE, NODE_NAME
 from daemon.schema import fields as schema_fields
+from daemon.schema import metric_of
 from daemon.settings import Section
+from daemon.store.parts import is_too_long
 
 # Our own measurements that hold numbers only, and those that only the head may write.
 NUMBER_MEASUREMENTS = frozenset(
@@ -138,16 +140,20 @@ class Admission:
 
     def judge_text(self, sample: Sample) -> Refusal | None:
         """None unless ``sample`` holds text where our schema has numbers."""
-        if (
+        numbers_only = (
             sample.measurement in NUMBER_MEASUREMENTS
             and sample.measurement not in TEXT_MEASUREMENTS
-        ):
-            for name, value in sample.fields.items():
-                if isinstance(value, str):
-                    self.refused[sample.measurement] += 1
-                    return Refusal(
-                        f"field type conflict: {name[:60]} of {sample.measurement} is a number"
-                    )
+        )
+        for name, value in sample.fields.items():
+            if not isinstance(value, str):
+                continue
+            # One text would turn the column into texts, for every node.
+            metric = metric_of(sample.measurement, name)
+            if numbers_only or (metric is not None and metric.kind != "text"):
+                self.refused[sample.measurement[:60]] += 1
+                return Refusal(
+                    f"field type conflict: {name[:60]} of {sample.measurement} is a number"
+                )
         return None
 
     def _time_fault(self, time_ns: int, now_ns: int) -> str:
@@ -197,11 +203,17 @@ class Admission:
         options = self.options
         if len(sample.measurement) > options.tag_characters_limit:
             return f"measurement longer than {options.tag_characters_limit} characters"
+        if is_too_long(sample.measurement):
+            return "measurement longer than a folder's name may be"
+        if not sample.measurement.isprintable():
+            return "measurement holds unprintable characters"
         if len(sample.tags) > options.tags_limit:
             return f"more than {options.tags_limit} tags"
         for name, value in sample.tags:
             if name.lower() in FORBIDDEN_TAGS:
                 return f"{name} may not be a tag; make it a field"
+            if problem := self._columns.tag_fault(sample.measurement, name):
+                return problem
             if len(name) > 64 or len(value) > options.tag_characters_limit:
                 return f"tag {name[:64]} longer than {options.tag_characters_limit} characters"
             if not (name + value).isprintable():

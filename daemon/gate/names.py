@@ -38,6 +38,14 @@ class Names:
         self._brought: Counter[tuple[str, str]] = Counter()  # (node, measurement) -> names
         self._layouts: set[tuple[str, tuple[str, ...]]] = set()
 
+    def tag_fault(self, measurement: str, tag: str) -> str:
+        """Why this may not be a tag: one called like a column of ours would hide that column."""
+        if measurement in self._own:
+            for name in (tag, tag.removesuffix("_min"), tag.removesuffix("_max")):
+                if (measurement, name) in self._known:
+                    return f"{tag} may not be a tag of {measurement}: {name} is a field there"
+        return ""
+
     def fault(self, measurement: str, names: tuple[str, ...], node: str) -> str:
         """Why a sample with these fields may not enter; empty, and quick, when it may."""
         layout = (measurement, names)
@@ -67,6 +75,8 @@ class Names:
         for name in fresh:
             if len(name) > _NAME_CHARACTERS_LIMIT:
                 return f"name {name[:_NAME_CHARACTERS_LIMIT]!r} is too long"
+            if not name.isprintable():
+                return f"name {name!r} holds unprintable characters"
         have = 0 if columns is None else len(columns)
         if have + len(fresh) > self.columns_limit:
             return f"column budget: {measurement} has {have} tags and fields already"

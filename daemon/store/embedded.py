@@ -31,6 +31,7 @@ from daemon.store.packing import Columns, Packer, split_series
 from daemon.store.parts import (
     all_parts,
     is_short,
+    is_too_long,
     part_path,
     split_by_day,
     split_by_hour,
@@ -235,6 +236,8 @@ class Store(Reader):
         self.counts.segments_rolled += 1
 
     def _write_parts(self, measurement: str, groups: list[Columns], number: int) -> None:
+        if is_too_long(measurement):  # no folder can be called so: it must not stop all others
+            raise ValueError("its name is too long for a folder")
         table = sort_once(from_columns(groups))
         for day, hour, rows in split_by_hour(table):
             target = part_path(self.parquet_directory, measurement, day, hour, number, number)

@@ -182,17 +182,19 @@ def five_minutes(table: pa.Table) -> pa.Table:
     start = pc.multiply(pc.divide(nanoseconds, ROLLUP_NS), ROLLUP_NS)
     # Integer division rounds to zero; before 1970 there are no readings.
     columns = {"time": start, **{tag: table.column(tag) for tag in tags}}
-    columns |= {f"v{number}": table.column(name) for number, name in enumerate(fields)}
+    # Named as no tag can be: a sender's tag "v0" must not stop everybody's roll-ups.
+    inner = [f"\x1f{number}" for number in range(len(fields))]
+    columns |= {place: table.column(name) for place, name in zip(inner, fields, strict=True)}
     asked: list[tuple[object, ...]] = [([], "count_all")]
-    for number in range(len(fields)):
-        asked += [(f"v{number}", how) for how in ("mean", "min", "max")]
+    for place in inner:
+        asked += [(place, how) for how in ("mean", "min", "max")]
     grouped = pa.table(columns).group_by(["time", *tags], use_threads=False).aggregate(asked)
     result = {"time": grouped.column("time").cast(TIME)}
     result |= {tag: _as_tag(grouped.column(tag)) for tag in tags}
-    result["readings"] = grouped.column("count_all").cast(pa.float64())
-    for number, name in enumerate(fields):
+    result.setdefault("readings", grouped.column("count_all").cast(pa.float64()))
+    for place, name in zip(inner, fields, strict=True):
         for how, suffix in (("mean", ""), ("min", "_min"), ("max", "_max")):
-            result.setdefault(name + suffix, grouped.column(f"v{number}_{how}"))
+            result.setdefault(name + suffix, grouped.column(f"{place}_{how}"))
     return sort_once(with_tags(pa.table(result), tags))
 
 

@@ -32,6 +32,7 @@ _NAME = re.compile(r"(day|[01]\d|2[0-3])\.(\d{8,})-(\d{8,})\.parquet")
 _DATE = re.compile(r"-?\d{4,}-\d\d-\d\d")
 ROW_GROUP_ROWS = 64 * 1024
 _SAMPLED_ROWS = 4096
+_FOLDER_NAME_LIMIT_BYTES = 255
 _EPOCH = datetime.date(1970, 1, 1)
 
 
@@ -72,6 +73,11 @@ def measurement_directory(root: Path, measurement: str) -> Path:
     """Where the files of ``measurement`` are; any name gives a safe folder name."""
     name = urllib.parse.quote(measurement, safe="")
     return root / (name.replace(".", "%2E") if name.startswith(".") else name)
+
+
+def is_too_long(measurement: str) -> bool:
+    """Whether no file system has room for the folder of ``measurement``."""
+    return len(measurement_directory(Path(), measurement).name) > _FOLDER_NAME_LIMIT_BYTES
 
 
 def part_path(root: Path, measurement: str, day: int, hour: int, first: int, last: int) -> Path:

@@ -139,14 +139,20 @@ def unify(tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def unify_schemas(schemas: Sequence[pa.Schema]) -> pa.Schema:
-    """The columns of all: time, tags, fields; text where a field is not a number everywhere."""
+    """The columns of all: time, tags, fields; text where a field is not a number everywhere.
+
+    What is a tag in one and a field in another stays both, the field as ``NAME_1``.
+    """
     tags = sorted({tag for schema in schemas for tag in tags_of(schema)}, key=_node_first)
     types: dict[str, pa.DataType] = {"time": TIME, **dict.fromkeys(tags, TAG)}
     for schema in schemas:
+        own = tags_of(schema)
         for column in schema:
-            known = types.setdefault(column.name, column.type)
-            if column.name not in tags and known != column.type:
-                types[column.name] = pa.string()
+            clashes = column.name in tags and column.name not in own
+            name = f"{column.name}_1" if clashes else column.name
+            known = types.setdefault(name, column.type)
+            if name not in tags and known != column.type:
+                types[name] = pa.string()
     metadata = {_TAGS_KEY: "\x1f".join(tags).encode()}
     return pa.schema(list(types.items()), metadata=metadata)
 
@@ -154,11 +160,15 @@ def unify_schemas(schemas: Sequence[pa.Schema]) -> pa.Schema:
 def align(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """``table`` with exactly the columns of ``schema``; what it has not is null."""
     columns = []
+    tags = set(tags_of(schema))
+    clashing = (tags & set(table.column_names)) - set(tags_of(table.schema))
     for field in schema:
-        if field.name not in table.column_names:
+        base = field.name.removesuffix("_1")
+        name = base if base != field.name and base in clashing else field.name
+        if name not in table.column_names or (field.name in clashing):
             columns.append(pa.nulls(table.num_rows, field.type))
             continue
-        column = table.column(field.name)
+        column = table.column(name)
         if column.type != field.type:
             if pa.types.is_floating(column.type) and pa.types.is_string(field.type):
                 column = pa.array(

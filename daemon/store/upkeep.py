@@ -13,10 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
-from daemon.store.errors import StoreUnavailableError
 from daemon.store.events import BatchMarks, EventTable
 from daemon.store.merge import five_minutes, merge_parts
 from daemon.store.options import StoreOptions
@@ -115,9 +113,9 @@ class Upkeep:
         for measurement in measurements(self.parquet):
             try:
                 self._merge_one(measurement, now_ns, report)
-            except (StoreUnavailableError, pa.ArrowException) as error:
-                # A damaged file must not keep the others from being merged, nor old days from
-                # being removed; a disk that fails says so again with the next one.
+            except Exception as error:
+                # Whatever it is: a damaged file must not keep the others from being merged,
+                # nor old days from being removed; a disk that fails says so with the next one.
                 log.error("store %s: %s is not merged: %s", self.directory, measurement, error)
                 report.faults.append(f"{measurement} is not merged: {error}"[:300])
 

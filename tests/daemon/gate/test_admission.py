@@ -51,3 +51,45 @@ def test_no_node_may_say_what_only_the_head_may(kind: str, code: str, alone: boo
     said = sample("event", NOW_NS, {"text": "case=9f2c"}, node="n1", kind=kind, code=code)
     refusal = Admission(AdmissionOptions()).judge(said, "n1", NOW_NS)
     assert ("alone" in refusal.problem) if refusal is not None else not alone
+
+
+@pytest.mark.parametrize(
+    ("measurement", "tag", "refused"),
+    [
+        ("gpu", "power_watts", True),
+        ("gpu", "power_watts_max", True),
+        ("event", "device", True),
+        ("gpu", "uuid", False),
+        ("cpu", "power_watts", False),
+    ],
+)
+def test_no_tag_may_hide_a_column_of_ours(measurement: str, tag: str, refused: bool) -> None:
+    said = sample(measurement, NOW_NS, {"a": 1.0}, node="n1", **{tag: "x"})
+    refusal = Admission(AdmissionOptions()).judge(said, "n1", NOW_NS)
+    assert (refusal is not None) == refused
+
+
+@pytest.mark.parametrize("measurement", ["\u00e9" * 43, "a\x1b[2J", "x" * 100 + "/" * 60])
+def test_a_measurement_must_be_a_folder_name_and_a_word_for_a_journal(measurement: str) -> None:
+    said = sample(measurement, NOW_NS, {"a": 1.0}, node="n1")
+    refusal = Admission(AdmissionOptions()).judge(said, "n1", NOW_NS)
+    assert refusal is not None
+    assert refusal.problem.startswith("measurement ")
+
+
+def test_a_field_name_must_be_printable() -> None:
+    said = sample("cpu", NOW_NS, {"a\x1b[2J": 1.0}, node="n1")
+    refusal = Admission(AdmissionOptions()).judge(said, "n1", NOW_NS)
+    assert refusal is not None
+    assert "unprintable" in refusal.problem
+
+
+@pytest.mark.parametrize(
+    ("measurement", "field", "refused"),
+    [("source", "up", True), ("event", "severity", True), ("source", "fault", False)],
+)
+def test_one_text_does_not_turn_a_number_of_all_nodes_into_texts(
+    measurement: str, field: str, refused: bool
+) -> None:
+    said = sample(measurement, NOW_NS, {field: "x"}, node="n1")
+    assert (Admission(AdmissionOptions()).judge_text(said) is not None) == refused

@@ -1,0 +1,59 @@
+"""Names that a sender, or an import, may bring: none stops the rows of others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from collectors.sample import Sample, sample
+from daemon.store.embedded import Store
+from daemon.store.parts import DAY_NS
+
+T_NS = 20_000 * DAY_NS + 3600 * 10**9
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with closing(Store(tmp_path / "store")) as opened:
+        yield opened
+
+
+def _bring(store: Store, odd: Sample) -> None:
+    """Three segments; the one in the middle has ``odd`` beside a plain row."""
+    for number in range(3):
+        plain = sample("gpu", T_NS + number, {"power_watts": 300.0 + number}, node="n1")
+        store.append([plain, odd] if number == 1 else [plain])
+        store.commit()
+        store.roll(T_NS, everything=True)
+
+
+def test_a_name_too_long_for_a_folder_stops_no_other_segment(store: Store) -> None:
+    _bring(store, sample("\u00e9" * 60, T_NS, {"a": 1.0}, node="n2"))
+    assert store.read("gpu", T_NS, T_NS + 10).num_rows == 3
+    assert not list((store.directory / "spool").iterdir())
+    # What has no place is kept for people to look at.
+    assert len(list((store.directory / "damaged").iterdir())) == 1
+
+
+def test_a_tag_called_like_a_field_of_other_files_stops_neither_reading_nor_merging(
+    store: Store,
+) -> None:
+    _bring(store, sample("gpu", T_NS + 5, {"a": 1.0}, node="n2", power_watts="x"))
+    for _ in range(2):
+        table = store.read("gpu", T_NS, T_NS + 10)
+        assert sorted(filter(None, table.column("power_watts").to_pylist())) == ["x"]
+        assert sorted(filter(None, table.column("power_watts_1").to_pylist())) == [300, 301, 302]
+        report = store.upkeep(T_NS + 2 * DAY_NS)
+        assert report.faults == []
+
+
+@pytest.mark.parametrize("tag", ["v0", "readings", "power_watts_min"])
+def test_no_tag_stops_the_roll_up_of_all_nodes(store: Store, tag: str) -> None:
+    _bring(store, sample("gpu", T_NS + 5, {"a": 1.0}, node="n2", **{tag: "x"}))
+    assert store.upkeep(T_NS + 2 * DAY_NS).faults == []
+    table = store.read_rollup("gpu", T_NS - 1, T_NS + 10**12)
+    assert max(filter(None, table.column("power_watts_max").to_pylist())) == 302.0
+    assert "x" in table.column(tag).to_pylist()
