@@ -8,7 +8,7 @@ again; if it is another one, the log was cleared, which is an event of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from collectors.bmc.ipmi_lan import STORAGE, Lan, Refused
 from collectors.bmc.ipmi_records import SensorRecord, entry_of, record_id
@@ -35,6 +35,8 @@ class Cursor:
     following: int = FIRST
     started: bool = False
     full: bool = False
+    # Records read since the log was begun with: a log whose links lead back never ends else.
+    visited: set[int] = field(default_factory=set)
 
     def dump(self) -> list[object]:
         """JSON data."""
@@ -93,6 +95,8 @@ async def read_new(
     number = (
         cursor.following if waiting else await _begin(lan, cursor, backlog, node, samples, now_ns)
     )
+    if not waiting:
+        cursor.visited.clear()
     left = limit
     known: Mapping[tuple[int, int], SensorRecord] = {}
     while number != LAST and left > 0:
@@ -102,11 +106,14 @@ async def read_new(
             number = LAST  # removed meanwhile by somebody else
             break
         following, record = answer
-        if following == number or (
-            record_id(record) == cursor.last_id and record == cursor.last_record
+        if (
+            following == number
+            or number in cursor.visited
+            or (record_id(record) == cursor.last_id and record == cursor.last_record)
         ):
             number = LAST
             break
+        cursor.visited.add(number)
         known = known or sensors()
         samples.append(to_sample(entry_of(record, node, known), now_ns))
         cursor.last_id, cursor.last_record = record_id(record), record

@@ -51,6 +51,7 @@ class Knowledge:
     learning: bytes = b""  # the repository that is being read, what came of it, and the next id
     learned: list[SensorRecord] = field(default_factory=list)
     following: int = 0
+    visited: set[int] = field(default_factory=set)  # ids that were read of it
 
 
 async def learn(lan: Lan, known: Knowledge) -> None:
@@ -64,10 +65,9 @@ async def learn(lan: Lan, known: Knowledge) -> None:
         return
     if stamp != known.learning:
         known.learning, known.learned, known.following = stamp, [], FIRST
+        known.visited.clear()
     reservation = await _reserve(lan)
-    for _ in range(RECORDS_LIMIT):
-        if known.following == LAST:
-            break
+    while known.following != LAST and len(known.visited) < RECORDS_LIMIT:
         for attempt in range(3):
             try:
                 following, record = await _record(lan, known, reservation, known.following)
@@ -78,9 +78,12 @@ async def learn(lan: Lan, known: Knowledge) -> None:
                 reservation = await _reserve(lan)
         # Kept at every record: a slow BMC is read on from here in the next round.
         known.learned.extend(sensors_of(record))
-        known.following = LAST if following == known.following else following
+        known.visited.add(known.following)
+        # A link back to what was read is the end: the same sensors would come again as others.
+        known.following = LAST if following in known.visited else following
     known.sensors, known.stamp, known.first = tuple(known.learned), stamp, 0
     known.learning, known.learned, known.following = b"", [], FIRST
+    known.visited.clear()
     known.gone.clear()
 
 

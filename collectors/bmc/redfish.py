@@ -23,7 +23,7 @@ from collectors.bmc.redfish_entries import LogCursor, every, read_new
 from collectors.bmc.redfish_events import EventStream, Heard, told
 from collectors.bmc.redfish_http import Client, HttpError
 from collectors.bmc.redfish_parse import Walk
-from collectors.bmc.redfish_plan import Plan, discover, learn, members
+from collectors.bmc.redfish_plan import LOGS_LIMIT, Plan, discover, forget_walk, learn, members
 from collectors.bmc.redfish_push import Listener, Push, Subscription
 from collectors.bmc.targets import (
     BmcOptions,
@@ -199,7 +199,8 @@ class _Visitor:
             if error.kind == "login":
                 await self._forget()
         finally:
-            events = [*walk.events, *poll.samples]
+            # Entries among sensors come by no cursor, and each time anew: so not without end.
+            events = [*walk.events[: self._options.log_entries_per_round], *poll.samples]
             poll.samples = spaced([*found.samples(now_ns), *walk.timed, *events])
             poll.problems.extend(
                 Problem(f"{node}: {one.problem}", one.line) for one in found.problems
@@ -256,8 +257,14 @@ class _Visitor:
         if self._plan is None or age_seconds > self._options.plan_seconds:
             self._plan = await discover(client)
             self._planned_ns = now_ns
+            self._keep_cursors(self._plan.logs)
             self._round = self._first = 0
         return self._plan
+
+    def _keep_cursors(self, logs: list[str]) -> None:
+        """Lets the oldest cursors go of logs that are no more: new names may come each time."""
+        for uri in [uri for uri in self._cursors if uri not in logs][: -2 * LOGS_LIMIT]:
+            del self._cursors[uri]
 
     async def _read(
         self, client: Client, plan: Plan, walk: Walk, poll: Poll, found: Readings, now_ns: int
@@ -334,7 +341,8 @@ class _Visitor:
         """After a refused login: the next try begins anew, with the secrets kept to compare."""
         self._plan = None
         if self._client is not None:
-            self._client.token = self._client.session_uri = ""
+            forget_walk(self._client)
+            await self._client.logout()  # refused one resource, the session may still be open
 
 
 def _learn(plan: Plan, body: Any) -> None:

@@ -19,6 +19,9 @@ from collectors.bmc.redfish_plan import links, members
 from collectors.sample import Sample
 
 SEEN_LIMIT = 300
+NAME_LIMIT_CHARACTERS = 200
+# BMC clocks may run this far ahead; a time beyond would make all that follows look old.
+AHEAD_NS = 86_400 * 1_000_000_000
 PAGES_LIMIT = 40
 
 
@@ -42,15 +45,14 @@ class LogCursor:
         if not isinstance(data, list) or len(data) != 4 or not isinstance(data[2], list):
             return cls()
         try:
-            seen = dict.fromkeys(str(one) for one in data[2][:SEEN_LIMIT])
+            seen = dict.fromkeys(str(one)[:NAME_LIMIT_CHARACTERS] for one in data[2][:SEEN_LIMIT])
             return cls(int(data[0]), int(data[1]), seen, int(data[3]), True)
         except (TypeError, ValueError):
             return cls()
 
     def is_new(self, body: Mapping[str, Any]) -> bool:
         """Whether this entry was not read before."""
-        name = text(body.get("Id"))
-        if name in self.seen:
+        if _id(body) in self.seen:
             return False
         number, stamp = entry_id(body), iso_time(text(body.get("Created")))
         if number is not None and number > self.highest:
@@ -59,13 +61,19 @@ class LogCursor:
             return number is None
         return stamp >= self.newest_ns
 
-    def take(self, body: Mapping[str, Any]) -> None:
+    def take(self, body: Mapping[str, Any], now_ns: int) -> None:
         """Keeps that this entry was read."""
-        self.seen[text(body.get("Id"))] = None
+        self.seen[_id(body)] = None
         while len(self.seen) > SEEN_LIMIT:
             del self.seen[next(iter(self.seen))]
         self.highest = max(self.highest, entry_id(body) or 0)
-        self.newest_ns = max(self.newest_ns, iso_time(text(body.get("Created"))) or 0)
+        stamp = iso_time(text(body.get("Created"))) or 0
+        if stamp <= now_ns + AHEAD_NS:
+            self.newest_ns = max(self.newest_ns, stamp)
+
+
+def _id(body: Mapping[str, Any]) -> str:
+    return text(body.get("Id"))[:NAME_LIMIT_CHARACTERS]
 
 
 def every(body: Mapping[str, Any]) -> bool:
@@ -89,18 +97,18 @@ async def read_new(
 
     ``first`` says of an entry whether it was not told in another way.
     """
-    fresh = await _fresh(client, uri, cursor, limit, backlog)
+    fresh = await _fresh(client, uri, cursor, limit, backlog, now_ns)
     samples: list[Sample] = []
     for body in fresh:
         if first(body):
             samples.extend(entries(body, node, now_ns, found))
-        cursor.take(body)
+        cursor.take(body, now_ns)
     cursor.started = True
     return samples
 
 
 async def _fresh(
-    client: Client, uri: str, cursor: LogCursor, limit: int, backlog: int
+    client: Client, uri: str, cursor: LogCursor, limit: int, backlog: int, now_ns: int
 ) -> list[Mapping[str, Any]]:
     """The new entries, oldest first."""
     page = await client.get(uri, fresh_only=True)
@@ -138,7 +146,7 @@ async def _fresh(
     fresh.sort(key=_order)
     if not cursor.started:
         for body in fresh:
-            cursor.take(body)  # older ones count as read
+            cursor.take(body, now_ns)  # older ones count as read
         return fresh[-backlog:] if backlog else []
     return fresh[:limit] if ascending else fresh[-limit:]
 

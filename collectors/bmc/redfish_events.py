@@ -29,6 +29,8 @@ SEEN_LIMIT = 500
 DATA_LIMIT_BYTES = 1024 * 1024
 LINE_LIMIT_BYTES = 256 * 1024
 EVENTS_PER_TURN = 200
+# What is read of one BMC's stream: a burst, and so many messages a second in the long run.
+BURST_MESSAGES, MESSAGES_PER_SECOND = 60.0, 2.0
 # A stream on which nothing comes for so long is opened anew: the other end may be gone.
 QUIET_SECONDS = 900.0
 PAUSE_SECONDS, PAUSE_MAX_SECONDS = 5.0, 600.0
@@ -89,6 +91,7 @@ class EventStream:
         self._now_ns = now_ns
         self._task: asyncio.Task[None] | None = None
         self._refused = ""
+        self._allowed, self._earned_at = BURST_MESSAGES, 0.0
 
     @property
     def open(self) -> bool:
@@ -105,7 +108,8 @@ class EventStream:
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
+            # Whatever ended it: the session is still to be closed.
+            with contextlib.suppress(asyncio.CancelledError, Exception):
                 await task
 
     # ---- inside ----------------------------------------------------------------------------
@@ -151,10 +155,22 @@ class EventStream:
                 if one.startswith(b"data:") and len(held) + len(one) <= DATA_LIMIT_BYTES:
                     held += one[5:].removeprefix(b" ") + b"\n"
                 elif not one and held:
-                    self._event(bytes(held))
+                    if self._admit():
+                        self._event(bytes(held))
                     held.clear()
             if len(line) > LINE_LIMIT_BYTES:
                 raise ValueError("a line without end")
+
+    def _admit(self) -> bool:
+        """Whether one more message is read now. One that is not comes by the log: it was not
+        heard, so it counts as new there."""
+        now = asyncio.get_running_loop().time()
+        earned = (now - self._earned_at) * MESSAGES_PER_SECOND
+        self._allowed, self._earned_at = min(BURST_MESSAGES, self._allowed + earned), now
+        if self._allowed < 1.0:
+            return False
+        self._allowed -= 1.0
+        return True
 
     def _event(self, raw: bytes) -> None:
         poll = told(raw, self._node, self._heard, self._now_ns())

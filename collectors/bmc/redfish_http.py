@@ -28,6 +28,8 @@ from collectors.bmc.targets import Secrets
 ROOT = "/redfish/v1"
 SESSIONS = ROOT + "/SessionService/Sessions"
 BODY_LIMIT_BYTES = 16 * 1024 * 1024
+# Small JSON values take far more memory than text: "[],[],..." some thirty times as much.
+VALUES_LIMIT = 1_000_000
 RETRY_LIMIT_SECONDS = 3_600.0
 
 
@@ -59,8 +61,10 @@ class Client:
     token: str = ""
     session_uri: str = ""
     answers: int = 0
+    values: int = 0  # how many JSON values the last answer had
     etags: dict[str, str] = field(default_factory=dict)
     walked: dict[str, Any] = field(default_factory=dict)  # answers of a walk that is not done
+    walked_values: int = 0
 
     async def login(self) -> None:
         """Opens a session; where the BMC has none left, goes on with user and password."""
@@ -174,6 +178,7 @@ class Client:
             ) as answer:
                 raw = await _bounded(answer)
                 self.answers += 1
+                self.values = _values(raw)
                 return answer.status, answer.headers, _parsed(raw, answer.status, uri)
         except TimeoutError as error:
             raise self._silent() from error
@@ -209,6 +214,14 @@ async def _bounded(answer: aiohttp.ClientResponse) -> bytes:
     return bytes(parts)
 
 
+def _values(raw: bytes) -> int:
+    """How many values JSON of these bytes can have; HttpError for more than anybody needs."""
+    count = sum(raw.count(mark) for mark in (b",", b"[", b"{"))
+    if count > VALUES_LIMIT:
+        raise HttpError(f"an answer of over {VALUES_LIMIT} values", "refused")
+    return count
+
+
 def _parsed(raw: bytes, status: int, uri: str) -> Any:
     if not raw.strip():
         return None
@@ -241,7 +254,7 @@ def _status_error(status: int, headers: Any, body: Any) -> HttpError:
 def _retry_seconds(value: str) -> float:
     """Retry-After in seconds (a date is not taken: BMC clocks are no clocks)."""
     value = value.strip()
-    return min(float(value), RETRY_LIMIT_SECONDS) if value.isdigit() and len(value) < 9 else 0.0
+    return min(float(value), RETRY_LIMIT_SECONDS) if value.isdecimal() and len(value) < 9 else 0.0
 
 
 def _short(error: BaseException) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from collectors.bmc.ipmi_sel_entry import iso_time, sane_time
@@ -14,6 +15,7 @@ from collectors.sample import Sample, clip
 
 _SEVERITY = {"ok": INFO, "warning": WARNING, "critical": CRITICAL}
 
+RECORDS_LIMIT = 200  # of one Event
 SESSIONS_FULL = "the BMC has no session left"
 
 
@@ -35,7 +37,7 @@ def entry_id(body: Mapping[str, Any]) -> int | None:
     """The record number of a log entry, where it has one."""
     for key in ("SensorRecordId", "Id", "EventId"):
         word = text(body.get(key))
-        if word.isdigit() and len(word) < 16:
+        if word.isdecimal() and len(word) < 16:
             return int(word)
     return None
 
@@ -44,8 +46,11 @@ def entries(body: Mapping[str, Any], node: str, now_ns: int, found: Readings) ->
     """The events in one LogEntry, or in one Event with several records."""
     listed = body.get("Events")
     if isinstance(listed, list):
-        for _, item in rows(body, "Events"):
-            yield from entries({**item, "EntryType": "Event"}, node, now_ns, found)
+        if len(listed) > RECORDS_LIMIT:
+            found.problem(f"an event of over {RECORDS_LIMIT} records: the rest is left out", "")
+        for _, item in islice(rows(body, "Events"), RECORDS_LIMIT):
+            record = {key: value for key, value in item.items() if key != "Events"}
+            yield from entries({**record, "EntryType": "Event"}, node, now_ns, found)
         return
     words = text(body.get("Message"))
     message_id = text(body.get("MessageId"))

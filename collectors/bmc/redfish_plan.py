@@ -18,6 +18,9 @@ from collectors.bmc.redfish_parts import real, sensor_kind, text
 CHASSIS_LIMIT = 200
 SENSORS_LIMIT = 4_000
 LOGS_LIMIT = 12
+ADDRESS_LIMIT_CHARACTERS = 1_024
+# The answers of one walk together: a GB300 tray has some 50,000 values.
+WALK_VALUES_LIMIT = 2_000_000
 EXPAND = "?$expand=.($levels=1)"
 
 # Logs that are no event logs: journals, dumps, POST codes, audit.
@@ -43,7 +46,8 @@ class Plan:
 def link(body: Mapping[str, Any], key: str) -> str:
     """The address under ``key``, or empty."""
     held = body.get(key)
-    return text(held.get("@odata.id")) if isinstance(held, dict) else ""
+    uri = text(held.get("@odata.id")) if isinstance(held, dict) else ""
+    return uri if len(uri) <= ADDRESS_LIMIT_CHARACTERS else ""
 
 
 def members(body: Any) -> list[Any]:
@@ -55,7 +59,9 @@ def members(body: Any) -> list[Any]:
 def links(body: Any) -> list[str]:
     """The addresses of a collection's members."""
     found = [text(one.get("@odata.id")) for one in members(body) if isinstance(one, dict)]
-    return [uri for uri in found if uri.startswith("/redfish/")]
+    return [
+        uri for uri in found if uri.startswith("/redfish/") and len(uri) <= ADDRESS_LIMIT_CHARACTERS
+    ]
 
 
 async def _try(client: Client, uri: str) -> dict[str, Any]:
@@ -74,8 +80,19 @@ async def _try(client: Client, uri: str) -> dict[str, Any]:
 async def _get(client: Client, uri: str) -> Any:
     """An answer, kept until the walk is done: a slow BMC is walked over several rounds."""
     if uri not in client.walked:
-        client.walked[uri] = await client.get(uri)
+        body = await client.get(uri)
+        client.walked_values += client.values
+        if client.walked_values > WALK_VALUES_LIMIT:
+            forget_walk(client)
+            raise HttpError(f"what the BMC offers is over {WALK_VALUES_LIMIT} values", "cut")
+        client.walked[uri] = body
     return client.walked[uri]
+
+
+def forget_walk(client: Client) -> None:
+    """The walk is done or given up: what was kept of it is let go."""
+    client.walked.clear()
+    client.walked_values = 0
 
 
 async def discover(client: Client) -> Plan:
@@ -103,7 +120,7 @@ async def discover(client: Client) -> Plan:
     for key in ("Systems", "Managers"):
         for uri in links(await _try(client, link(root, key)))[:20]:
             await _logs(client, uri, plan)
-    client.walked.clear()
+    forget_walk(client)
     return plan
 
 
