@@ -254,7 +254,8 @@ class Gateway:
         """The same batch is being stored already: its outcome is the answer."""
         self.counts.repeated_batches += 1
         try:
-            await asyncio.shield(self._in_flight[batch])
+            async with asyncio.timeout(self.options.commit_deadline_seconds):
+                await asyncio.shield(self._in_flight[batch])
         except Exception as error:
             raise self._unavailable(error) from error
         return web.Response(status=204)
@@ -375,6 +376,13 @@ class Gateway:
         self, samples: list[Sample], node: str, arrival_ns: int, batch: BatchKey | None
     ) -> None:
         if not samples and batch is None:
+            return
+        # Once more: the same batch may have come on another connection while this one was read.
+        if batch is not None and batch in self._in_flight:
+            await self._join(batch)
+            return
+        if batch is not None and self.marks is not None and self.marks.seen(batch):
+            self.counts.repeated_batches += 1
             return
         if self._pending_samples + len(samples) > self.options.pending_samples_limit:
             raise self.push_back("too many samples under way")

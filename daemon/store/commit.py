@@ -12,6 +12,7 @@ from typing import Protocol
 
 from collectors.sample import Sample
 from daemon.store.embedded import Store
+from daemon.store.errors import StoreUnavailableError
 
 
 class Batch(Protocol):
@@ -44,15 +45,19 @@ class GroupCommit:
         self._last: asyncio.Future[None] | None = None
         self._groups: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._closed = False
 
     async def write(self, samples: Sequence[Sample], batch: Batch | None = None) -> None:
         """Makes ``samples``, and the mark of the batch that they are, durable."""
         key = None if batch is None else (batch.node, batch.instance, batch.sequence)
         with self._lock:
+            if self._closed:  # no thread is left that would ever answer
+                raise StoreUnavailableError(f"store {self.store.directory} is being closed")
             self.store.append(samples, key)
             if self._waiting is None:
-                self._waiting = self._last = asyncio.get_running_loop().create_future()
+                # In this order: were there no thread to be had, nobody may wait for one.
                 self._begin()
+                self._waiting = self._last = asyncio.get_running_loop().create_future()
             waiting = self._waiting
         # Shielded: one writer that gives up must not end the others' wait.
         await asyncio.shield(waiting)
@@ -60,8 +65,9 @@ class GroupCommit:
     def _begin(self) -> None:
         """Has the thread take one group more."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="tocsin-commit", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._work, name="tocsin-commit", daemon=True)
+            thread.start()
+            self._thread = thread
         self._groups.put(True)
 
     def _work(self) -> None:
@@ -84,7 +90,9 @@ class GroupCommit:
         """Waits for the last group."""
         if self._last is not None:
             await asyncio.wait({self._last})
-        self._groups.put(False)
+        with self._lock:
+            self._closed = True
+            self._groups.put(False)
 
 
 def _settle(waiting: asyncio.Future[None], error: Exception | None) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from collectors.lines import TIME_HIGH_NS, TIME_LOW_NS
 from collectors.sample import Sample, Tags
 
 _VERSION = 1
@@ -56,9 +57,14 @@ class Packer:
         return bool(self.samples or self.marks)
 
     def add(self, samples: Iterable[Sample]) -> None:
-        """Adds ``samples``."""
+        """Adds ``samples``. Raises for one that cannot be packed; those before it are in.
+
+        A group whose columns were not equally long would cost the rows of every other sender.
+        """
         groups = self._groups
         for sample in samples:
+            if not TIME_LOW_NS <= sample.time_ns <= TIME_HIGH_NS:
+                raise ValueError(f"{sample.measurement}: no store holds the time {sample.time_ns}")
             names = tuple(sample.fields)
             group = groups.get((sample.measurement, names, ()))
             if group is None:
@@ -66,7 +72,7 @@ class Packer:
             length = len(group.numbers)
             try:
                 group.numbers.extend(sample.fields.values())  # type: ignore[arg-type]
-            except TypeError:
+            except (TypeError, OverflowError):
                 del group.numbers[length:]
                 group = self._with_text(sample, names)
             group.times.append(sample.time_ns)
@@ -80,11 +86,11 @@ class Packer:
     def _with_text(self, sample: Sample, names: tuple[str, ...]) -> _Group:
         text = tuple(isinstance(value, str) for value in sample.fields.values())
         key = (sample.measurement, names, text)
+        numbers = array("d", [v for v in sample.fields.values() if not isinstance(v, str)])
+        texts = [value for value in sample.fields.values() if isinstance(value, str)]
         group = self._groups.get(key)
         if group is None:
             group = self._groups.setdefault(key, _Group(names, text))
-        numbers = [value for value in sample.fields.values() if not isinstance(value, str)]
-        texts = [value for value in sample.fields.values() if isinstance(value, str)]
         group.numbers.extend(numbers)
         group.texts.append(texts)
         self.size_bytes += sum(map(len, texts))

@@ -145,3 +145,27 @@ async def test_bodies_that_come_letter_by_letter_hold_up_nobody_else(tmp_path: P
     for _, writer in held:
         writer.close()
     await head.stop()
+
+
+async def test_one_batch_whose_body_comes_over_two_connections_at_once_is_stored_once(
+    head: Head,
+) -> None:
+    """An agent gives up on a slow request and sends again; the first then arrives as well."""
+    body = b"host,node=n1 a=1\n"  # without a time: twice would be two rows
+    request = (
+        f"POST /api/v2/write HTTP/1.1\r\nHost: h\r\nAuthorization: Token {NODE_TOKEN}\r\n"
+        f"X-Tocsin-Batch: 0123abcd:1\r\nContent-Length: {len(body)}\r\n\r\n"
+    ).encode()
+    connections = [await asyncio.open_connection("127.0.0.1", head.port) for _ in range(2)]
+    for _, writer in connections:
+        writer.write(request + body[:3])
+        await writer.drain()
+    while head.gateway.turnstile.under_way < 2:
+        await asyncio.sleep(0.01)
+    for reader, writer in connections:
+        writer.write(body[3:])
+        await writer.drain()
+        assert b" 204 " in await reader.readline()
+        writer.close()
+    assert len(head.accepted) == 1
+    assert head.gateway.counts.repeated_batches == 1
