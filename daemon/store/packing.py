@@ -238,11 +238,16 @@ def _columns(group: dict[str, Any], pieces: list[bytes]) -> Columns:
 
 
 def open_frame(payload: bytes) -> Frame:
-    """The frame of a payload. Raises ValueError for one that is of another version."""
+    """The frame of a payload. Raises ValueError for one of another version, or that is at odds
+    with itself: whoever reads its columns later can rely on their lengths."""
     size = int.from_bytes(payload[:4], "little")
     head = json.loads(payload[4 : 4 + size])
     if head.get("v") != _VERSION or not isinstance(head.get("groups"), list):
         raise ValueError(f"spool frame of version {head.get('v')}; this tocsin reads {_VERSION}")
+    for group in head["groups"]:
+        numbers = len(group["names"]) - sum(group["text"])
+        if list(group["bytes"][:2]) != [8 * group["rows"], 8 * group["rows"] * numbers]:
+            raise ValueError(f"spool frame whose columns of {group['m']} differ in length")
     return Frame(head, payload[4 + size :])
 
 

@@ -21,6 +21,8 @@ from daemon.frames import (
 from daemon.store.errors import unavailable
 from daemon.store.packing import Frame, open_frame
 
+# What :func:`open_frame` may raise for a frame whose checksum is right.
+UNREADABLE_FRAME = (ValueError, TypeError, AttributeError, KeyError)
 _NAME = re.compile(r"(\d{8,})\.frames")
 
 
@@ -48,7 +50,7 @@ def read_segment(path: Path, report: FrameReport | None = None) -> Iterator[Fram
     for end, payload in read_frames(data, report):
         try:
             opened = open_frame(payload)
-        except (ValueError, TypeError, AttributeError):
+        except UNREADABLE_FRAME:
             length = len(payload) + HEADER_BYTES
             report.damages.append(Damage(end - length, length, torn=False))
             continue

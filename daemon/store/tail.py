@@ -17,7 +17,7 @@ from pathlib import Path
 
 from daemon.frames import make_directory, read_frames, replace_file, sync_directory
 from daemon.store.packing import Frame, open_frame
-from daemon.store.segments import list_segments, segment_path
+from daemon.store.segments import UNREADABLE_FRAME, list_segments, segment_path
 
 log = logging.getLogger("tocsin.store")
 
@@ -53,12 +53,22 @@ class Tail:
             frames: list[Frame] = []
             rows, done = 0, start
             for end, payload in read_frames(data, start=start):
-                frames.append(open_frame(payload))
-                rows += frames[-1].rows
                 done = end
+                try:
+                    frames.append(open_frame(payload))
+                except UNREADABLE_FRAME as error:
+                    # The store keeps it in ``damaged``; the sink must not stand before it for ever.
+                    log.error(
+                        "%s: a frame of segment %d cannot be read: %s",
+                        self.directory,
+                        number,
+                        error,
+                    )
+                    continue
+                rows += frames[-1].rows
                 if rows >= limit_rows:
                     break
-            if frames:
+            if frames or done > start:
                 return frames, Position(number, done)
             if not closed:
                 return None
@@ -122,7 +132,7 @@ class Tail:
             if total <= self.limit_bytes:
                 return
             path = segment_path(self.directory, number)
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError, *UNREADABLE_FRAME):
                 frames = [open_frame(payload) for _, payload in read_frames(path.read_bytes())]
                 self.dropped_rows += sum(frame.rows for frame in frames)
             path.unlink(missing_ok=True)
