@@ -39,7 +39,9 @@ class LinkThresholds:
     """Every number that the rules about links compare with.
 
     ``flaps_day_count`` times down within a day ask for a drain, ``flaps_job_count`` are enough
-    while a job holds the node. Around a restart of the node its links go down by themselves.
+    while a job holds the node. For ``settle_seconds`` a drop waits for what the other hosts of the
+    switch say: a switch that restarts is read at each host at another moment. Around a restart
+    of the node its links go down by themselves.
     """
 
     down_hold_seconds: float = 60.0
@@ -51,6 +53,7 @@ class LinkThresholds:
     restart_grace_seconds: float = 900.0
     window_seconds: float = 3600.0
     recent_seconds: float = 900.0
+    settle_seconds: float = 120.0
     quiet_seconds: float = 600.0
     rate_ratio: float = 0.95
     fresh_intervals: float = 3.0

@@ -154,8 +154,11 @@ def end_words(end: End) -> str:
 
 
 def _switch(view: LinkView) -> Placement | None:
-    if not whole_switch(view) or not in_trouble(view):
-        return None
+    return switch_at_fault(view) if whole_switch(view) and in_trouble(view) else None
+
+
+def switch_at_fault(view: LinkView) -> Placement:
+    """That it is the switch, also once the link is up again."""
     count = f"{view.switch_sick_hosts} of the {view.switch_hosts} hosts on it"
     return Placement(
         Part.SWITCH,

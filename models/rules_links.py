@@ -31,7 +31,7 @@ from models.link_state import (
     dump_port,
     load_port,
 )
-from models.links import End, LinkView, Part, Placement, place, whole_switch
+from models.links import End, LinkView, Part, Placement, place, switch_at_fault, whole_switch
 from models.rule_state import SECOND_NS, Node
 from models.voices import Entity, Fact, Remedy
 
@@ -250,8 +250,28 @@ class LinkRules:
             self._forget(port, now_ns, node)
             for code, onset_ns, words in self._states_held(port, now_ns, node):
                 yield self._fact(key, port, code, onset_ns, words, troubled, sure=True)
+            if self._unsettled(key, port, now_ns):
+                continue
             for code, onset_ns, words, sure in self._flapped(port, now_ns, node):
                 yield self._fact(key, port, code, onset_ns, words, troubled, sure=sure)
+
+    def _unsettled(self, key: Key, port: HostPort, now_ns: int) -> bool:
+        """Whether other hosts of the switch, heard of late, were not yet read since the drop."""
+        cable = self._cables.get(key)
+        if cable is None or not port.flaps:
+            return False
+        dropped_ns, guid = port.flaps[-1].time_ns, cable.switch[0]
+        if now_ns - dropped_ns >= int(self.thresholds.settle_seconds * SECOND_NS):
+            return False
+        oldest_ns = now_ns - int(self.thresholds.quiet_seconds * SECOND_NS)
+        for name in self._hosts_on.get(guid, ()):
+            for where, other in self._hosts.get(name, {}).items():
+                if other.from_fabric or other.track.arrival_ns < oldest_ns:
+                    continue
+                beside = self._cables.get((name, *where))
+                if beside and beside.switch[0] == guid and other.track.time_ns < dropped_ns:
+                    return True
+        return False
 
     def _forget(self, port: HostPort, now_ns: int, node: Node | None) -> None:
         """Drops what is a day old, and drops that the node's restart explains."""
@@ -321,6 +341,8 @@ class LinkRules:
     ) -> Fact:
         view = self.view(key, troubled)
         placement = place(view)
+        if placement.part is Part.NONE and whole_switch(view):
+            placement = switch_at_fault(view)
         shared = whole_switch(view) or placement.part in (Part.SWITCH, Part.ELSEWHERE)
         if code == "ibinit":
             shared = shared or view.manager_up is False or view.switch_sick_hosts > 1

@@ -278,6 +278,39 @@ def test_a_switch_that_fails_alerts_and_drains_nobody() -> None:
     assert "3 of the 8 hosts" in facts[0].evidence[0]
 
 
+def test_a_switch_that_restarts_drains_not_even_the_host_that_is_read_first() -> None:
+    told = Story(8)
+    told.jobs = dict.fromkeys(told.nodes, 1.0)
+    told.run(15)
+    seen: list[Fact] = []
+    for node in told.nodes:
+        # Each agent reads at a moment of its own, and the judge is woken by each.
+        told.now += 3 * SECOND
+        told.fields[node]["link_downs_total"] = 1.0
+        tags = {"device": "mlx5_0", "port": "1"}
+        told.tell(sample("ib_port", told.now, told.fields[node], node=node, **tags))
+        told.tell(sample("host", told.now, {"boot_time_seconds": BOOT / SECOND}, node=node))
+        seen += told.facts()
+    told.run(3)
+    facts = told.facts()
+    assert {fact.remedy for fact in seen + facts} == {Remedy.ALERT}
+    assert [fact.entity.node for fact in facts] == told.nodes
+    assert "8 of the 8 hosts" in facts[0].evidence[0]
+
+
+def test_a_drop_waits_for_no_neighbour_that_is_not_heard_and_not_for_long() -> None:
+    told = Story(8)
+    told.jobs["n1"] = 1.0
+    told.run(15)
+    told.fields["n1"]["link_downs_total"] = 1.0
+    told.silent |= set(told.nodes[1:])
+    told.run(2)
+    assert told.facts() == []
+    told.run(1)
+    (fact,) = told.facts()
+    assert (fact.entity.node, fact.code, fact.remedy) == ("n1", "ibflap", Remedy.DRAIN)
+
+
 def test_a_lost_subnet_manager_alerts_and_drains_nobody(story: Story) -> None:
     story.fields["n1"] |= NOT_CONFIGURED
     story.tell(sample("fabric", story.now, {"manager_up": 0.0}, subnet="ib"))
