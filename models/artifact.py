@@ -1,8 +1,9 @@
 """A saved model: a folder with ``model.skops`` and ``manifest.json``.
 
-skops keeps scikit-learn objects without pickle; on loading only types of scikit-learn and
-numpy are allowed. The manifest holds the file's hash, versions, feature names, the time
-that was trained on and the scores; a mismatch is refused with the reason in words.
+skops keeps scikit-learn objects without pickle; on loading, beside what skops itself trusts,
+only the types that our trees are made of are allowed, each by its name. The manifest holds the
+file's hash, versions, feature names, the time that was trained on and the scores; a mismatch is
+refused with the reason in words.
 """
 
 from __future__ import annotations
@@ -21,6 +22,18 @@ from models.learned import KindModel, LearnedRisk
 
 FORMAT = 2  # 2: trees by cause of failure
 MODEL_LIMIT_BYTES = 256 * 2**20
+
+# By name and not by package: whatever some module of scikit-learn or numpy holds, a download or
+# a file that is mapped for writing, would be among the "types" of the package.
+_TYPES = frozenset(
+    {
+        "sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor",
+        "sklearn._loss._loss.CyHalfBinomialLoss",
+        "sklearn._loss.link.Interval",
+        "sklearn._loss.link.LogitLink",
+        "sklearn._loss.loss.HalfBinomialLoss",
+    }
+)
 
 
 class ModelRefused(ValueError):
@@ -96,7 +109,7 @@ def _check(manifest: dict[str, Any], path: Path) -> None:
 
 def _trees(path: Path) -> dict[str, Any]:
     untrusted = skops.io.get_untrusted_types(file=path)
-    allowed = [name for name in untrusted if name.split(".")[0] in ("sklearn", "numpy")]
+    allowed = [name for name in untrusted if name in _TYPES]
     if len(allowed) != len(untrusted):
         strange = sorted(set(untrusted) - set(allowed))
         raise ModelRefused(f"{path} holds objects of foreign types: {', '.join(strange[:3])}")
