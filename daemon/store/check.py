@@ -191,10 +191,16 @@ def repair(directory: Path, now_ns: int = 0) -> list[str]:
     return done
 
 
-def _set_aside(path: Path, damaged: Path) -> None:
+def _set_aside(path: Path, damaged: Path) -> Path:
+    """Where it is now: never over a file that an earlier repair has set aside."""
     name = "_".join(path.parts[-3:])
-    path.rename(damaged / name)
+    target, number = damaged / name, 1
+    while target.exists():
+        number += 1
+        target = damaged / f"{name}.{number}"
+    path.rename(target)
     sync_directory(damaged)
+    return target
 
 
 def _repair_database(path: Path, damaged: Path) -> list[str]:
@@ -212,9 +218,10 @@ def _repair_database(path: Path, damaged: Path) -> list[str]:
     fresh = path.with_name(f".{path.name}.new")
     fresh.unlink(missing_ok=True)
     copied = _copy_rows(path, fresh)
-    for extra in ("-wal", "-shm"):
-        path.with_name(path.name + extra).unlink(missing_ok=True)
-    _set_aside(path, damaged)
+    aside = _set_aside(path, damaged)
+    for extra in ("-wal", "-shm"):  # what was not read of them belongs to the old file
+        with contextlib.suppress(FileNotFoundError):
+            path.with_name(path.name + extra).rename(aside.with_name(aside.name + extra))
     fresh.replace(path)
     sync_directory(path.parent)
     return [f"rebuilt {path.name} ({faults[0][:100]}): {copied} rows could be read"]

@@ -102,17 +102,29 @@ def list_parts(
     found: list[Part] = []
     directory = measurement_directory(root, measurement)
     try:
-        days = [p for p in directory.iterdir() if _DATE.fullmatch(p.name)]
+        days = sorted(directory.iterdir())
     except FileNotFoundError:
         return []
-    for folder in sorted(days):
-        day = (datetime.date.fromisoformat(folder.name) - _EPOCH).days
+    for folder in days:
+        day = _day_of(folder)
+        if day is None:
+            continue
         if (day + 1) * DAY_NS <= start_ns or day * DAY_NS >= end_ns:
             continue
         with contextlib.suppress(FileNotFoundError):
             found.extend(_parts_in(folder, measurement, day))
     counted = sorted(without_covered(found), key=lambda part: (part.start_ns, part.first))
     return [part for part in counted if part.end_ns > start_ns and part.start_ns < end_ns]
+
+
+def _day_of(folder: Path) -> int | None:
+    """The day that a folder is for; None for one that is not ours."""
+    if not _DATE.fullmatch(folder.name):
+        return None
+    try:
+        return (datetime.date.fromisoformat(folder.name) - _EPOCH).days
+    except ValueError:
+        return None
 
 
 def _parts_in(folder: Path, measurement: str, day: int) -> Iterator[Part]:
@@ -127,8 +139,8 @@ def all_parts(root: Path) -> Iterator[Part]:
     """Every part of every measurement, counted or not."""
     for measurement in measurements(root):
         for folder in sorted(measurement_directory(root, measurement).iterdir()):
-            if _DATE.fullmatch(folder.name):
-                day = (datetime.date.fromisoformat(folder.name) - _EPOCH).days
+            day = _day_of(folder)
+            if day is not None:
                 yield from _parts_in(folder, measurement, day)
 
 

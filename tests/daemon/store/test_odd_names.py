@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from collectors.sample import Sample, sample
+from daemon.store.check import repair
 from daemon.store.embedded import Store
 from daemon.store.parts import DAY_NS
 
@@ -57,3 +58,25 @@ def test_no_tag_stops_the_roll_up_of_all_nodes(store: Store, tag: str) -> None:
     table = store.read_rollup("gpu", T_NS - 1, T_NS + 10**12)
     assert max(filter(None, table.column("power_watts_max").to_pylist())) == 302.0
     assert "x" in table.column(tag).to_pylist()
+
+
+def test_a_repair_never_writes_over_what_an_earlier_one_set_aside(tmp_path: Path) -> None:
+    with closing(Store(tmp_path / "store")) as store:
+        _bring(store, sample("gpu", T_NS + 5, {"a": 1.0}, node="n2"))
+    folder = tmp_path / "store" / "parquet" / "gpu"
+    path = min(folder.rglob("*.parquet"))
+    database = tmp_path / "store" / "tocsin.sqlite"
+    for junk in (b"one", b"two"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(junk)
+        database.write_bytes(junk * 1000)
+        assert len(repair(tmp_path / "store", T_NS)) == 2
+    kept = [one.read_bytes()[:3] for one in (tmp_path / "store" / "damaged").iterdir()]
+    assert sorted(kept) == [b"one", b"one", b"two", b"two"]
+
+
+def test_a_folder_that_is_no_day_is_passed_over(store: Store) -> None:
+    _bring(store, sample("gpu", T_NS + 5, {"a": 1.0}, node="n2"))
+    (store.directory / "parquet" / "gpu" / "2026-13-45").mkdir()
+    assert store.read("gpu", T_NS, T_NS + 10).num_rows == 4
+    assert store.upkeep(T_NS + 2 * DAY_NS).faults == []
