@@ -61,6 +61,7 @@ class LinkRules:
         self._hosts_on: dict[str, Counter[str]] = {}
         self._jobs: dict[str, tuple[bool, int]] = {}
         self._managers: dict[str, bool] = {}
+        self._manager_lost_ns = 0  # when one was last seen not to answer
         self._sick: set[Key] = set()
 
     # ---- in ---------------------------------------------------------------------------------
@@ -82,6 +83,8 @@ class LinkRules:
             up = sample.number("manager_up")
             if up is not None:
                 self._managers[sample.tag("subnet")] = up == 1.0
+                if up != 1.0:
+                    self._manager_lost_ns = max(self._manager_lost_ns, sample.time_ns)
         elif sample.tag("code") == "link":
             self._cable(sample, arrival_ns)
         elif sample.tag("code") == "port":
@@ -244,12 +247,16 @@ class LinkRules:
     def facts(self, now_ns: int, nodes: Mapping[str, Node]) -> Iterator[Fact]:
         """Every fact about a link that holds at ``now_ns``, by node and port."""
         troubled = self._troubled(now_ns)
+        # A manager that is back configures one port after the other: the last is no worse.
+        recent_ns = int(self.thresholds.recent_seconds * SECOND_NS)
+        managed = now_ns - self._manager_lost_ns >= recent_ns
         for key in sorted(self._sick):
             port = self._hosts[key[0]][key[1:]]
             node = nodes.get(key[0])
             self._forget(port, now_ns, node)
             for code, onset_ns, words in self._states_held(port, now_ns, node):
-                yield self._fact(key, port, code, onset_ns, words, troubled, sure=True)
+                sure = managed or code != "ibinit"
+                yield self._fact(key, port, code, onset_ns, words, troubled, sure=sure)
             if self._unsettled(key, port, now_ns):
                 continue
             for code, onset_ns, words, sure in self._flapped(port, now_ns, node):
@@ -411,6 +418,7 @@ class LinkRules:
                 for key, cable in self._cables.items()
             ],
             "managers": dict(self._managers),
+            "manager_lost_ns": self._manager_lost_ns,
             "described": dict(self._described),
             "named": [[guid, *key] for guid, key in self._named.items()],
         }
@@ -434,6 +442,7 @@ class LinkRules:
                 Cable((switch[0], switch[1]), (adapter[0], adapter[1]), name),
             )
         self._managers = dict(state["managers"])
+        self._manager_lost_ns = state.get("manager_lost_ns", 0)
 
 
 _RULE_OF = {

@@ -317,7 +317,15 @@ def test_a_lost_subnet_manager_alerts_and_drains_nobody(story: Story) -> None:
     story.run(6)
     (fact,) = story.facts()
     assert (fact.code, fact.remedy) == ("ibinit", Remedy.ALERT)
+    # It is back, and this port is the last that it comes to: also after a restart of the head.
     story.tell(sample("fabric", story.now, {"manager_up": 1.0}, subnet="ib"))
+    (fact,) = story.facts()
+    assert fact.remedy is Remedy.ALERT
+    story.rules.load(story.rules.dump())
+    story.run(5)
+    (fact,) = story.facts()
+    assert fact.remedy is Remedy.ALERT
+    story.run(10)
     (fact,) = story.facts()
     assert fact.remedy is Remedy.DRAIN
 
