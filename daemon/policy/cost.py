@@ -32,6 +32,8 @@ from daemon.settings import Section
 HOUR_SECONDS = 3600.0
 _NS_PER_HOUR = 3_600_000_000_000
 # A certainty would make every hazard infinite.
+# Below it a division would say nothing but the rounding.
+_RATE_MIN = 1e-12
 _PROBABILITY_MAX = 0.999_999
 # A job's own word: sbatch --comment tocsin=checkpoint:30m; ``none`` saves nothing until its end.
 _CHECKPOINT = re.compile(r"\btocsin=checkpoint:(?:(\d{1,5})(m|h)|(none))(?=\W|\Z)")
@@ -157,7 +159,7 @@ def weigh(
     for begin, end, free in _free(running, node_gpus, horizon_hours):
         inside = min(end, horizon_hours)
         if inside > begin:
-            hit += free * (math.exp(-rate * begin) - math.exp(-rate * inside))
+            hit += free * _fails_within(rate, begin, inside)
     empty_hours = max((one.left_hours for one in running), default=0.0)
     for begin, end, free in _free(running, node_gpus, 0.0):
         idle_hours += free * _in_service(rate, begin, end, horizon_hours)
@@ -197,12 +199,17 @@ def _free(
         yield begin, until_hours, 1.0
 
 
+def _fails_within(rate: float, begin: float, end: float) -> float:
+    """The chance that it fails between ``begin`` and ``end``, exact for small rates too."""
+    return -math.exp(-rate * begin) * math.expm1(-rate * (end - begin))
+
+
 def _in_service(rate: float, begin: float, end: float, horizon_hours: float) -> float:
     """Hours between ``begin`` and ``end`` in which the node, not drained, would have worked."""
     inside = max(begin, min(end, horizon_hours))
     hours = inside - begin
-    if rate > 0:
-        hours = (math.exp(-rate * begin) - math.exp(-rate * inside)) / rate
+    if rate * hours > _RATE_MIN:
+        hours = _fails_within(rate, begin, inside) / rate
     # What comes behind the horizon nobody has foretold: as good as it is by then.
     return hours + max(0.0, end - inside) * math.exp(-rate * horizon_hours)
 

@@ -19,7 +19,9 @@ def test_a_small_fabric_is_measured_beside_the_tools() -> None:
     assert 0 < found["sweep_seconds"] <= found["round_seconds"]
     assert found["tools_seconds"] >= found["ibqueryerrors_seconds"] > 0
     for name in found:
-        assert name.endswith(("hosts", "ports", "requests", "_seconds", "_bytes", "_ratio")), name
+        assert name.endswith(
+            ("hosts", "ports", "requests", "_seconds", "_bytes", "_ratio", "load_1m")
+        ), name
 
 
 def test_without_the_testbed_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
