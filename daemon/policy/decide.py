@@ -183,7 +183,7 @@ def scene_of(
         mode=mode,
         now_ns=now_ns,
         breaker=ledger.breaker,
-        alike=_alike(drains, limits, now_ns),
+        onsets=_onsets(drains),
         groups=situation.groups,
         group_events=situation.group_events,
         members={group: frozenset(names) for group, names in members.items()},
@@ -198,16 +198,12 @@ def scene_of(
     return scene
 
 
-def _alike(
-    drains: Iterable[Candidate], limits: Limits, now_ns: int
-) -> dict[tuple[str, str], frozenset[str]]:
-    """Nodes that show the same rule and code since less than the window."""
-    begin_ns = now_ns - int(limits.common_cause_window_seconds * SECOND_NS)
-    found: dict[tuple[str, str], set[str]] = {}
+def _onsets(drains: Iterable[Candidate]) -> dict[tuple[str, str], list[tuple[int, str]]]:
+    """Since when which nodes show the same rule and code, in order of time."""
+    found: dict[tuple[str, str], list[tuple[int, str]]] = {}
     for one in drains:
-        if one.onset_ns >= begin_ns:
-            found.setdefault((one.rule, one.code), set()).add(one.node)
-    return {key: frozenset(names) for key, names in found.items()}
+        found.setdefault((one.rule, one.code), []).append((one.onset_ns, one.node))
+    return {key: sorted(onsets) for key, onsets in found.items()}
 
 
 def _drain_or_hold(scene: Scene, one: Candidate, chances: Mapping[str, float]) -> Decision:
@@ -319,7 +315,7 @@ def _inputs(
             "held": len(scene.ledger.held),
             "drains_of_node": len(scene.ledger.drains_of.get(one.node, ())),
             "planned": len(scene.planned),
-            "alike": sorted(scene.alike.get((one.rule, one.code), frozenset()))[:50],
+            "alike": sorted(scene.alike(one))[:50],
         },
         "guards": [
             {"guard": verdict.guard.value, "passed": verdict.passed, "text": verdict.text}

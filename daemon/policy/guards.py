@@ -8,6 +8,7 @@ another reason takes nobody's place.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -49,7 +50,7 @@ class Scene:
     mode: Mode
     now_ns: int
     breaker: str
-    alike: Mapping[tuple[str, str], frozenset[str]]
+    onsets: Mapping[tuple[str, str], Sequence[tuple[int, str]]]  # (onset, node) in order of time
     groups: Mapping[str, tuple[str, ...]]
     members: Mapping[str, frozenset[str]]
     group_events: Sequence[GroupEvent] = ()
@@ -60,6 +61,17 @@ class Scene:
     def held(self) -> set[str]:
         """The nodes that we hold out of service, those planned in this cycle included."""
         return {*self.ledger.held, *self.planned}
+
+    def alike(self, one: Candidate) -> frozenset[str]:
+        """The nodes that began to show the same within the window before or after ``one`` did.
+
+        However long ago that was: what had one cause an hour ago has it still.
+        """
+        onsets = self.onsets.get((one.rule, one.code), ())
+        window_ns = int(self.limits.common_cause_window_seconds * SECOND_NS)
+        first = bisect_left(onsets, (one.onset_ns - window_ns, ""))
+        last = bisect_left(onsets, (one.onset_ns + window_ns + 1, ""))
+        return frozenset(node for _, node in onsets[first:last])
 
     def weighed(self, one: Candidate) -> Weighed | None:
         """What a drain of a likelihood's node costs and saves; None for what is certain."""
@@ -191,7 +203,7 @@ def _coverage(scene: Scene, one: Candidate) -> tuple[bool, str]:
 
 
 def _common_cause(scene: Scene, one: Candidate) -> tuple[bool, str]:
-    alike = scene.alike.get((one.rule, one.code), frozenset())
+    alike = scene.alike(one)
     limits = scene.limits
     window = f"within {limits.common_cause_window_seconds:g} s"
     if len(alike) > limits.common_cause_nodes:

@@ -54,6 +54,7 @@ class Limits(Section):
 
     # More nodes than this with the same rule within the window have one common cause.
     common_cause_nodes: int = Field(default=10, ge=1, le=100_000)
+    # What began so close together counts as having begun at once, however long ago.
     common_cause_window_seconds: float = Field(default=600.0, gt=0, le=86_400)
     # The same, counted in one rack, leaf switch, PDU, job or driver version.
     common_cause_group_nodes: int = Field(default=6, ge=1, le=100_000)

@@ -249,6 +249,17 @@ def test_many_nodes_alike_are_one_cause() -> None:
     assert {one.guard for one in judge(*facts[:10], nodes=nodes)} == {None}
 
 
+@pytest.mark.parametrize("hours", [0, 1, 48])
+def test_one_cause_stays_one_cause_however_long_ago_it_was(hours: int) -> None:
+    nodes = cluster(100)
+    onset_ns = NOW_NS - hours * 3600 * SECOND_NS
+    facts = [lost(f"n{i}", onset_ns=onset_ns + i * 20 * SECOND_NS) for i in range(1, 12)]
+    assert {one.guard for one in judge(*facts, nodes=nodes)} == {Guard.COMMON_CAUSE}
+    groups = {f"n{i}": ("rack r1",) for i in range(1, 20)}
+    found = judge(*facts[:7], nodes=nodes, groups=groups)
+    assert {one.guard for one in found} == {Guard.COMMON_CAUSE}
+
+
 def test_nodes_alike_at_different_times_are_different_causes() -> None:
     nodes = cluster(100)
     facts = [lost(f"n{i}", onset_ns=NOW_NS - i * 3600 * SECOND_NS) for i in range(1, 12)]
