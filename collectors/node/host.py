@@ -190,7 +190,7 @@ class Host:
         self._interrupts_ns = now_ns
         for line in (self._text("proc/interrupts") or "").splitlines():
             if line.lstrip().startswith("MCE:"):
-                counts = [word for word in line.split()[1:] if word.isdigit()]
+                counts = [word for word in line.split()[1:] if word.isdecimal()]
                 yield "mce_total", float(sum(map(int, counts)))
 
     def _number(self, field: str, text: str) -> Iterator[tuple[str, float]]:
