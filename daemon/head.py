@@ -25,7 +25,7 @@ from collectors.sample import Sample, source_reading
 from collectors.slurm.nodes import NodeState
 from collectors.slurm.source import SlurmSource
 from daemon import __version__
-from daemon.alerts.active import Alert, active_alerts, of_groups, of_head, of_senders
+from daemon.alerts.active import Alert, active_alerts, of_head, of_senders
 from daemon.alerts.tell import Alerts, make_webhook
 from daemon.beside import Beside, BesideTools
 from daemon.clock import Clock
@@ -328,10 +328,11 @@ class Head:
             # Silences have an alert of their own, with a time to settle.
             spoken = [one for one in self.decisions if one.voice != "silence"]
             out = {name for name, node in self.nodes.items() if node.drain or node.down}
+            events, options = judgement.group_events, self.config.alerts
             self.active = active_alerts(
-                spoken, judgement.silences, len(self.nodes), now_ns, self.config.alerts, out
+                spoken, judgement.silences, len(self.nodes), now_ns, options, out, events
             )
-            self.active += of_groups(judgement.group_events) + of_head(self._faults.items(), now_ns)
+            self.active += of_head(self._faults.items(), now_ns)
             self.active += self.learning.alerts(now_ns)
             self.active += of_senders(self.gateway.loud() if self.gateway else "", now_ns)
             await self.by_hand(self.alerts.update, self.active, now_ns)

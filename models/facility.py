@@ -1,4 +1,4 @@
-"""What happens to a whole rack or power feed: heat, lost power, coolant, a dead management network.
+"""What happens to a whole rack or power feed: heat, power, fans, coolant, a dead BMC network.
 
 A BMC sees its own inlet and its own supplies. When many of one group show the same at once, the
 cause is the room and no node: one event names the group, people get one alert, and no node of the
@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import re
 import statistics
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from collectors.sample import Sample
-from models.rules_chassis import part_of
+from models.rules_chassis import ChassisThresholds, is_bad, part_of
 
 SECOND_NS = 1_000_000_000
 SENSORS_LIMIT = 64
@@ -39,7 +40,7 @@ class FacilityThresholds:
     # Or: warmer than the other groups by this much, and above what is recommended.
     inlet_above_fleet_celsius: float = 8.0
     inlet_recommended_celsius: float = 27.0
-    # Supplies lost within this time belong together.
+    # Supplies lost, or fans stopped, within this time belong together.
     together_seconds: float = 600.0
     # Share of a group's BMCs that must be silent before their network is to blame.
     silent_share_low: float = 0.8
@@ -47,7 +48,7 @@ class FacilityThresholds:
 
 @dataclass(frozen=True, slots=True)
 class GroupEvent:
-    """Something that happens to a group. ``kind`` is heat, power, leak or silence.
+    """Something that happens to a group. ``kind`` is heat, power, fans, leak or silence.
 
     ``nodes`` show it; ``holds`` says whether nodes of the group must not be drained meanwhile.
     """
@@ -88,6 +89,10 @@ class _Node:
     power: tuple[float, int] | None = None
     lost: dict[str, int] = field(default_factory=dict)
     had: set[str] = field(default_factory=set)
+    # Fans that were seen to turn, and those of them that stand: since when, and when last seen.
+    turned: set[str] = field(default_factory=set)
+    stopped: dict[str, tuple[int, int]] = field(default_factory=dict)
+    off: bool = False
     leaks: dict[str, int] = field(default_factory=dict)
     hot_since_ns: int = 0
     seen_ns: int = 0
@@ -100,6 +105,7 @@ class Facility:
 
     def __init__(self, thresholds: FacilityThresholds | None = None) -> None:
         self.thresholds = thresholds or FacilityThresholds()
+        self._chassis = ChassisThresholds()
         self._nodes: dict[str, _Node] = {}
         self._since: dict[str, int] = {}
 
@@ -138,9 +144,15 @@ class Facility:
                 held[sensor] = (value, time_ns)
         elif kind == "watts" and value is not None and _TOTAL.search(sensor):
             node.power = (value, time_ns)
+        if sensor == "System Power":
+            node.off = sample.number("present") == 0.0
+            if node.off:
+                node.stopped.clear()
         part = part_of(sensor, kind)
         if part == "supplies":
             self._supply(node, sensor, sample)
+        elif part == "fans":
+            self._fan(node, sensor, sample)
         elif part == "leaks":
             if sample.number("critical") == 1.0 and len(node.leaks) < SENSORS_LIMIT:
                 node.leaks.setdefault(sensor, time_ns)
@@ -157,6 +169,18 @@ class Facility:
         elif sensor in node.had:
             node.lost.setdefault(sensor, sample.time_ns)
 
+    def _fan(self, node: _Node, sensor: str, sample: Sample) -> None:
+        bad = is_bad("fans", sample, self._chassis)
+        if bad is None or (bad and node.off):
+            return
+        if not bad:
+            node.stopped.pop(sensor, None)
+            if len(node.turned) < SENSORS_LIMIT:
+                node.turned.add(sensor)
+        elif sensor in node.turned:
+            since_ns, _ = node.stopped.get(sensor, (sample.time_ns, 0))
+            node.stopped[sensor] = (since_ns, sample.time_ns)
+
     # ---- out ---------------------------------------------------------------------------------
 
     def events(self, now_ns: int, groups: Mapping[str, Sequence[str]]) -> list[GroupEvent]:
@@ -170,6 +194,7 @@ class Facility:
             looked = (
                 self._heat(group, names, members, inlets, now_ns),
                 self._power(group, names, now_ns),
+                self._fans(group, names, now_ns),
                 self._silence(group, names, now_ns),
             )
             found.extend(event for event in looked if event is not None)
@@ -257,18 +282,13 @@ class Facility:
         return self._event(group, "heat", hot, severity, text, now_ns)
 
     def _power(self, group: str, names: Sequence[str], now_ns: int) -> GroupEvent | None:
-        limits = self.thresholds
         fresh = [name for name in names if self._is_fresh(name, now_ns)]
-        hit = sorted(name for name in fresh if self._nodes[name].lost)
-        if len(hit) < max(limits.nodes_low, limits.share_low * len(fresh)):
-            return None
-        starts = sorted(min(self._nodes[name].lost.values()) for name in hit)
-        window_ns = int(limits.together_seconds * SECOND_NS)
-        together = max(
-            sum(1 for one in starts if begin <= one <= begin + window_ns) for begin in starts
-        )
-        if together < max(limits.nodes_low, limits.share_low * len(fresh)):
-            return None  # supplies that failed one by one over weeks
+        lost = {
+            name: min(self._nodes[name].lost.values()) for name in fresh if self._nodes[name].lost
+        }
+        if not self._together(lost.values(), len(fresh)):
+            return None  # few of them, or supplies that failed one by one over weeks
+        hit = sorted(lost)
         supplies = sum(len(self._nodes[name].lost) for name in hit)
         text = (
             f"power in {group}: {len(hit)} of {len(fresh)} nodes lost {supplies} supplies together"
@@ -276,7 +296,35 @@ class Facility:
         common = set.intersection(*(set(self._nodes[name].lost) for name in hit))
         if common:
             text += f", all of them {', '.join(sorted(common)[:3])}"
-        return self._event(group, "power", hit, 3, text, now_ns, starts[0])
+        return self._event(group, "power", hit, 3, text, now_ns, min(lost.values()))
+
+    def _fans(self, group: str, names: Sequence[str], now_ns: int) -> GroupEvent | None:
+        """Fans of nodes that are on and that stood in two readings: BMCs that start say 0 once."""
+        fresh = [
+            name for name in names if self._is_fresh(name, now_ns) and not self._nodes[name].off
+        ]
+        stopped: dict[str, int] = {}
+        count = 0
+        for name in fresh:
+            since = [first for first, last in self._nodes[name].stopped.values() if last > first]
+            if since:
+                stopped[name] = min(since)
+                count += len(since)
+        if not self._together(stopped.values(), len(fresh)):
+            return None
+        text = f"fans in {group}: {count} stopped together in {len(stopped)} of {len(fresh)} nodes"
+        hit, since_ns = sorted(stopped), min(stopped.values())
+        return self._event(group, "fans", hit, 3, text, now_ns, since_ns)
+
+    def _together(self, starts: Iterable[int], heard: int) -> bool:
+        """Whether enough of the ``heard`` nodes of a group began to show it at about one time."""
+        limits, begun = self.thresholds, sorted(starts)
+        window_ns = int(limits.together_seconds * SECOND_NS)
+        most = max(
+            (bisect_right(begun, first + window_ns) - at for at, first in enumerate(begun)),
+            default=0,
+        )
+        return most >= max(limits.nodes_low, limits.share_low * heard)
 
     def _silence(self, group: str, names: Sequence[str], now_ns: int) -> GroupEvent | None:
         limits = self.thresholds
@@ -321,7 +369,7 @@ class Facility:
     # ---- to JSON and back ------------------------------------------------------------------
 
     def dump(self) -> dict[str, Any]:
-        """Since when events last, and which supplies each node had, as JSON data.
+        """Since when events last, and which supplies and fans each node had, as JSON data.
 
         Readings are not kept: they come again within a round.
         """
@@ -329,6 +377,12 @@ class Facility:
             "since": dict(self._since),
             "had": {name: sorted(node.had) for name, node in self._nodes.items() if node.had},
             "lost": {name: dict(node.lost) for name, node in self._nodes.items() if node.lost},
+            "turned": {n: sorted(node.turned) for n, node in self._nodes.items() if node.turned},
+            "stopped": {
+                name: {sensor: list(times) for sensor, times in node.stopped.items()}
+                for name, node in self._nodes.items()
+                if node.stopped
+            },
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -338,6 +392,12 @@ class Facility:
             self._nodes.setdefault(name, _Node()).had = set(had)
         for name, lost in state["lost"].items():
             self._nodes.setdefault(name, _Node()).lost = dict(lost)
+        for name, turned in state.get("turned", {}).items():
+            self._nodes.setdefault(name, _Node()).turned = set(turned)
+        for name, stopped in state.get("stopped", {}).items():
+            self._nodes.setdefault(name, _Node()).stopped = {
+                sensor: (first, last) for sensor, (first, last) in stopped.items()
+            }
 
 
 def members_of(groups: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:

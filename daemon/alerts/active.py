@@ -7,6 +7,7 @@ is *sent* is for ``daemon.alerts.tell``; here it is only said what is the case n
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -89,11 +90,13 @@ def active_alerts(
     now_ns: int,
     options: GroupOptions,
     out_of_service: Collection[str] = (),
+    events: Sequence[GroupEvent] = (),
 ) -> list[Alert]:
     """All alerts that are active at ``now_ns``, loudest first.
 
     ``decisions`` are those of this cycle, refusals too; ``nodes`` is the size of the fleet;
-    ``out_of_service`` names nodes that are drained or down: their silence is no news.
+    ``out_of_service`` names nodes that are drained or down: their silence is no news. What
+    ``events`` of whole groups explain is told with them, and not node by node.
     """
     held: dict[str, list[Decision]] = {}
     single: list[Alert] = []
@@ -109,7 +112,9 @@ def active_alerts(
     quiet = {alert.node for alert in single if alert.state == "drained"}.union(out_of_service)
     heard_less = [silence for silence in silences if silence.node not in quiet]
     made = [_refusals(key, found, options) for key, found in held.items()]
-    made += _merged(single, options)
+    groups = [of_group(one, [it for it in single if _explains(one, it)]) for one in events]
+    told = frozenset[str]().union(*(group.covers for group in groups))
+    made += [*groups, *_merged([one for one in single if one.key not in told], options)]
     made += _silent(heard_less, nodes, options)
     return sorted(made, key=lambda alert: (-alert.severity, alert.time_ns, alert.key))
 
@@ -138,20 +143,37 @@ def of_senders(words: str, now_ns: int) -> list[Alert]:
     return [alert] if words else []
 
 
-def of_groups(events: Iterable[GroupEvent]) -> list[Alert]:
-    """One alert for what happens to a rack or a power feed, however many nodes show it."""
-    return [
-        Alert(
-            key=event.key,
-            severity=event.severity,
-            title=f"{event.group}: {event.kind} on {len(event.nodes)} nodes",
-            text=event.text + ("; no node of it is drained meanwhile" if event.holds else ""),
-            node="",
-            time_ns=event.since_ns,
-            nodes=event.nodes,
-        )
-        for event in events
-    ]
+# What nodes tell of their own while their group has the event: (codes, words in their titles).
+_EXPLAINED: dict[str, tuple[frozenset[str], re.Pattern[str]]] = {
+    "heat": (frozenset({"bmc"}), re.compile(r"(?i)inlet|intake|ambient|temp")),
+    "power": (frozenset({"psu", "bmc"}), re.compile(r"(?i)psu?\d|suppl")),
+    "fans": (frozenset({"fans", "bmc"}), re.compile(r"(?i)fan|tach|blower")),
+    "leak": (frozenset({"leak"}), re.compile(r"(?i)leak")),
+}
+
+
+def _explains(event: GroupEvent, alert: Alert) -> bool:
+    """Whether what a node tells people is its group's event, and nothing of its own."""
+    codes, words = _EXPLAINED.get(event.kind, (frozenset(), None))
+    mine = alert.state == "alert" and alert.node in event.nodes and alert.code in codes
+    return mine and words is not None and words.search(alert.title) is not None
+
+
+def of_group(event: GroupEvent, spoken_for: Sequence[Alert] = ()) -> Alert:
+    """The alert for what happens to a rack or a power feed, however many nodes show it.
+
+    ``spoken_for`` are the alerts of single nodes that it takes the place of.
+    """
+    return Alert(
+        key=event.key,
+        severity=event.severity,
+        title=f"{event.group}: {event.kind} on {len(event.nodes)} nodes",
+        text=event.text + ("; no node of it is drained meanwhile" if event.holds else ""),
+        node="",
+        time_ns=event.since_ns,
+        nodes=event.nodes,
+        covers=frozenset(alert.key for alert in spoken_for),
+    )
 
 
 def of_decision(decision: Decision) -> Alert | None:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from collectors.sample import sample
 from collectors.slurm.nodes import NodeState
-from daemon.alerts.active import of_groups
+from daemon.alerts.active import GroupOptions, active_alerts, of_group
 from daemon.policy.cases import LedgerView
 from daemon.policy.decide import Situation, decide
-from daemon.policy.decisions import Action, Guard, Mode
+from daemon.policy.decisions import Action, Decision, Guard, Mode
 from daemon.policy.groups import configured
 from daemon.policy.limits import Limits
 from models.facility import GroupEvent
@@ -24,7 +24,8 @@ NODES = tuple(f"n{number}" for number in range(1, 9))
 GROUPS = configured({"rack": {"r1": "n[1-4]", "r2": "n[5-8]"}})
 
 
-def watched(inlets: Mapping[str, float]) -> Judgement:
+def watched(inlets: Mapping[str, float], still: frozenset[str] = frozenset()) -> Judgement:
+    """Twenty minutes; the fans of the nodes in ``still`` stand after the tenth."""
     watch = Watch(Rules(), SilenceTracker(), FeatureEngine())
     for minute in range(20):
         now_ns = START_NS + minute * 60 * SECOND_NS
@@ -32,6 +33,10 @@ def watched(inlets: Mapping[str, float]) -> Judgement:
             fields = {"value": inlets[node], "present": 1.0}
             tags = {"node": node, "sensor": "Inlet Temp", "kind": "celsius"}
             watch.ingest([sample("bmc", now_ns, fields, **tags)], now_ns)
+            turns = {"value": 0.0 if node in still and minute > 9 else 9_000.0, "present": 1.0}
+            for fan in ("FAN1", "FAN2", "FAN3"):
+                tags = {"node": node, "sensor": fan, "kind": "rpm"}
+                watch.ingest([sample("bmc", now_ns, turns, **tags)], now_ns)
             up = {"up": 1.0, "duration_seconds": 0.1, "age_seconds": 0.0}
             watch.ingest([sample("source", now_ns, up, node=node, source="bmc")], now_ns)
     line = "NVRM: Xid (PCI:0000:9b:00): 79, GPU has fallen off the bus."
@@ -42,7 +47,7 @@ def watched(inlets: Mapping[str, float]) -> Judgement:
     return watch.judge(now_ns + SECOND_NS, dict.fromkeys(NODES, 8), GROUPS)
 
 
-def decided(judgement: Judgement) -> dict[str, tuple[Action, Guard | None]]:
+def decisions(judgement: Judgement) -> list[Decision]:
     situation = Situation(
         nodes={name: NodeState(name, base="idle") for name in NODES},
         slurm_age_seconds=1.0,
@@ -54,8 +59,13 @@ def decided(judgement: Judgement) -> dict[str, tuple[Action, Guard | None]]:
         group_events=judgement.group_events,
     )
     limits = Limits(drained_share_max=1.0, partition_share_max=1.0, drains_per_hour=10)
-    found = decide(situation, limits, LedgerView(), Mode.ACT, judgement.now_ns)
-    return {one.node: (one.action, one.guard) for one in found if one.voice == "fact"}
+    return decide(situation, limits, LedgerView(), Mode.ACT, judgement.now_ns)
+
+
+def decided(judgement: Judgement) -> dict[str, tuple[Action, Guard | None]]:
+    """What became of the XIDs."""
+    found = decisions(judgement)
+    return {one.node: (one.action, one.guard) for one in found if one.code == "x79"}
 
 
 def test_a_hot_rack_holds_its_nodes_and_no_others() -> None:
@@ -72,9 +82,30 @@ def test_a_cool_room_holds_nobody() -> None:
     assert {action for action, _ in decided(judgement).values()} == {Action.DRAIN}
 
 
+def test_still_fans_of_half_a_rack_are_one_alert_and_no_drains() -> None:
+    judgement = watched(dict.fromkeys(NODES, 24.0), frozenset({"n1", "n2", "n3"}))
+    (event,) = judgement.group_events
+    assert (event.group, event.kind, event.nodes) == ("rack r1", "fans", ("n1", "n2", "n3"))
+    assert decided(judgement)["n1"] == (Action.HOLD, Guard.COMMON_CAUSE)
+    found = decisions(judgement)
+    own = [one for one in found if one.code == "fans"]
+    assert {(one.node, one.action) for one in own} == {(n, Action.ALERT) for n in event.nodes}
+    alerts = active_alerts(own, (), len(NODES), judgement.now_ns, GroupOptions(), (), (event,))
+    assert [one.key for one in alerts] == ["facility/fans/rack r1"]
+    assert alerts[0].covers == {f"case/{one.id}" for one in own}
+
+
+def test_still_fans_of_one_node_are_that_nodes_own() -> None:
+    judgement = watched(dict.fromkeys(NODES, 24.0), frozenset({"n2"}))
+    assert judgement.group_events == ()
+    found = [one for one in decisions(judgement) if one.code == "fans"]
+    alerts = active_alerts(found, (), len(NODES), judgement.now_ns, GroupOptions())
+    assert [one.node for one in alerts] == ["n2"]
+
+
 def test_one_group_event_is_one_alert_whatever_its_size() -> None:
     event = GroupEvent("rack r1", "heat", START_NS, NODES[:4], 3, "inlet air at 41 C")
-    (alert,) = of_groups([event])
+    alert = of_group(event)
     assert alert.key == "facility/heat/rack r1"
     assert "4 nodes" in alert.title
     assert "no node of it is drained" in alert.text

@@ -111,6 +111,49 @@ def test_supplies_that_failed_one_by_one_are_no_event(facility: Facility) -> Non
     assert facility.events(at, RACKS) == []
 
 
+def fans(facility: Facility, turn: int, still: list[str], rpm: float = 0.0) -> int:
+    """One round over the fans: those of ``still`` do not turn."""
+    at = T0 + turn * 60 * SECOND
+    for node in RACKS:
+        for fan in ("FAN1", "FAN2"):
+            value = rpm if node in still else 9_000.0
+            facility.observe(bmc(node, fan, "rpm", at, value=value, present=1.0), at)
+    return at
+
+
+def test_fans_that_stop_in_half_a_rack_are_one_event(facility: Facility) -> None:
+    fans(facility, 0, [])
+    half = rack(2)[:4]
+    assert facility.events(fans(facility, 1, half), RACKS) == []  # once may be a BMC that starts
+    (event,) = facility.events(fans(facility, 2, half), RACKS)
+    assert (event.group, event.kind, event.severity, event.holds) == ("rack r2", "fans", 3, True)
+    assert event.nodes == tuple(half)
+    assert event.text == "fans in rack r2: 8 stopped together in 4 of 8 nodes"
+    again = Facility()
+    again.load(json.loads(json.dumps(facility.dump())))
+    (told,) = again.events(fans(again, 3, half), RACKS)
+    assert told.since_ns == event.since_ns
+    assert again.events(fans(again, 4, []), RACKS) == []
+
+
+def test_fans_of_few_nodes_or_of_hosts_that_are_off_are_no_event(facility: Facility) -> None:
+    fans(facility, 0, [])
+    for turn in (1, 2):
+        at = fans(facility, turn, rack(2)[:3])
+    assert facility.events(at, RACKS) == []
+    for turn in (3, 4):
+        for node in rack(1):
+            facility.observe(bmc(node, "System Power", "state", at, present=0.0), at)
+        at = fans(facility, turn, rack(1))
+    assert facility.events(at, RACKS) == []
+
+
+def test_fans_that_never_turned_are_not_missed(facility: Facility) -> None:
+    for turn in (1, 2):
+        at = fans(facility, turn, list(RACKS))
+    assert facility.events(at, RACKS) == []
+
+
 def test_a_rack_of_silent_bmcs_is_their_network_and_holds_no_drain(facility: Facility) -> None:
     at = T0 + 60 * SECOND
     for node in rack(0):
