@@ -1,7 +1,8 @@
 """Reads what is new in one Redfish log. Logs are never cleared.
 
 Vendors list entries newest first or oldest first, in pages or not, and number them or not. So the
-cursor keeps the newest time, the highest number, and the names of the newest entries.
+cursor keeps the newest time, the highest number, and the names of the newest entries. That somebody
+else cleared a log is told from the number of its entries and from what is left of those we know.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 from collectors.bmc.ipmi_sel_entry import iso_time
 from collectors.bmc.points import Readings
 from collectors.bmc.redfish_http import Client
-from collectors.bmc.redfish_logs import entries, entry_id
+from collectors.bmc.redfish_logs import cleared_log, entries, entry_id
 from collectors.bmc.redfish_parts import text
 from collectors.bmc.redfish_plan import links, members
 from collectors.sample import Sample
@@ -23,21 +24,26 @@ NAME_LIMIT_CHARACTERS = 200
 # BMC clocks may run this far ahead; a time beyond would make all that follows look old.
 AHEAD_NS = 86_400 * 1_000_000_000
 PAGES_LIMIT = 40
+EMPTY_TIMES = 2
 
 
 @dataclass
 class LogCursor:
-    """Where we are in one log."""
+    """Where we are in one log. ``seen``: names of entries, each with its time, 0 where it has none.
+
+    ``empty`` is how often in a row the log was found to be empty, though it was not before.
+    """
 
     newest_ns: int = 0
     highest: int = 0
-    seen: dict[str, None] = field(default_factory=dict)
+    seen: dict[str, int] = field(default_factory=dict)
     count: int = 0
     started: bool = False
+    empty: int = 0
 
     def dump(self) -> list[object]:
         """JSON data."""
-        return [self.newest_ns, self.highest, list(self.seen), self.count]
+        return [self.newest_ns, self.highest, list(self.seen.items()), self.count]
 
     @classmethod
     def load(cls, data: object) -> LogCursor:
@@ -45,16 +51,19 @@ class LogCursor:
         if not isinstance(data, list) or len(data) != 4 or not isinstance(data[2], list):
             return cls()
         try:
-            seen = dict.fromkeys(str(one)[:NAME_LIMIT_CHARACTERS] for one in data[2][:SEEN_LIMIT])
+            named = (one if isinstance(one, list) else (one, 0) for one in data[2][:SEEN_LIMIT])
+            seen = {str(name)[:NAME_LIMIT_CHARACTERS]: int(stamp) for name, stamp in named}
             return cls(int(data[0]), int(data[1]), seen, int(data[3]), True)
         except (TypeError, ValueError):
             return cls()
 
     def is_new(self, body: Mapping[str, Any]) -> bool:
         """Whether this entry was not read before."""
-        if _id(body) in self.seen:
-            return False
         number, stamp = entry_id(body), iso_time(text(body.get("Created")))
+        held_ns = self.seen.get(_id(body))
+        if held_ns is not None:
+            # Numbers begin again where a log was cleared: an entry later than all is another one.
+            return bool(held_ns) and (stamp or 0) > max(held_ns, self.newest_ns)
         if number is not None and number > self.highest:
             return True
         if stamp is None:
@@ -63,13 +72,30 @@ class LogCursor:
 
     def take(self, body: Mapping[str, Any], now_ns: int) -> None:
         """Keeps that this entry was read."""
-        self.seen[_id(body)] = None
+        stamp = iso_time(text(body.get("Created"))) or 0
+        self.seen.pop(_id(body), None)
+        self.seen[_id(body)] = stamp
         while len(self.seen) > SEEN_LIMIT:
             del self.seen[next(iter(self.seen))]
         self.highest = max(self.highest, entry_id(body) or 0)
-        stamp = iso_time(text(body.get("Created"))) or 0
         if stamp <= now_ns + AHEAD_NS:
             self.newest_ns = max(self.newest_ns, stamp)
+
+    def was_cleared(self, page: Any, listed: list[Mapping[str, Any]], total: int) -> bool:
+        """Whether somebody cleared the log since the last time; ``page`` is its first page.
+
+        All that is left of it is new, and it is shorter than it was or its oldest entry is seen. A
+        log that is empty is told at the second time: BMCs that start show theirs late.
+        """
+        if not self.started or not self.count:
+            return False
+        if not listed:
+            self.empty += 1
+            return self.empty == EMPTY_TIMES
+        self.empty = 0
+        has_more = isinstance(page, dict) and bool(page.get("Members@odata.nextLink"))
+        seen_oldest = not has_more or _ascending(listed)
+        return (seen_oldest or total < self.count) and all(self.is_new(one) for one in listed)
 
 
 def _id(body: Mapping[str, Any]) -> str:
@@ -97,8 +123,8 @@ async def read_new(
 
     ``first`` says of an entry whether it was not told in another way.
     """
-    fresh = await _fresh(client, uri, cursor, limit, backlog, now_ns)
     samples: list[Sample] = []
+    fresh = await _fresh(client, uri, cursor, limit, backlog, node, now_ns, samples)
     for body in fresh:
         if first(body):
             samples.extend(entries(body, node, now_ns, found))
@@ -108,16 +134,29 @@ async def read_new(
 
 
 async def _fresh(
-    client: Client, uri: str, cursor: LogCursor, limit: int, backlog: int, now_ns: int
+    client: Client,
+    uri: str,
+    cursor: LogCursor,
+    limit: int,
+    backlog: int,
+    node: str,
+    now_ns: int,
+    told: list[Sample],
 ) -> list[Mapping[str, Any]]:
-    """The new entries, oldest first."""
-    page = await client.get(uri, fresh_only=True)
+    """The new entries, oldest first; ``told`` gets an event when the log was cleared."""
+    # Asked again as a whole where it was found empty: "not modified" would hide that it stays so.
+    page = await client.get(uri, fresh_only=not cursor.empty)
     if page is None:
         return []
-    count = page.get("Members@odata.count") if isinstance(page, dict) else None
-    total = count if isinstance(count, int) and not isinstance(count, bool) else 0
     listed = _objects(page)
-    if not listed and links(page):
+    total = _total(page)
+    only_links = not listed and bool(links(page))
+    if not only_links and cursor.was_cleared(page, listed, total or len(listed)):
+        told.append(cleared_log(uri, node, cursor.count, total or len(listed), now_ns))
+        cursor.count = cursor.empty = 0
+    if not listed and not only_links:
+        return []
+    if only_links:
         # Only addresses: the newest few are read one by one.
         return await _single(client, links(page), cursor, min(limit, max(backlog, 20)))
     if not cursor.started and total > backlog + len(listed) and _ascending(listed):
@@ -128,12 +167,28 @@ async def _fresh(
         page = await client.get(f"{uri}?$skip={min(cursor.count, total) - 1}")
         listed = _objects(page)
     ascending = _ascending(listed)
+    fresh = await _follow(client, page, cursor, limit if cursor.started else backlog)
+    cursor.count = total
+    fresh.sort(key=_order)
+    if not cursor.started:
+        for body in fresh:
+            cursor.take(body, now_ns)  # older ones count as read
+        return fresh[-backlog:] if backlog else []
+    return fresh[:limit] if ascending else fresh[-limit:]
+
+
+async def _follow(
+    client: Client, page: Any, cursor: LogCursor, wanted: int
+) -> list[Mapping[str, Any]]:
+    """The new entries of ``page`` and of those after it, until ``wanted`` are found."""
+    listed = _objects(page)
+    ascending = _ascending(listed)
     fresh: list[Mapping[str, Any]] = []
     for _ in range(PAGES_LIMIT):
         new = [body for body in listed if cursor.is_new(body)]
         fresh.extend(new)
         following = text(page.get("Members@odata.nextLink")) if isinstance(page, dict) else ""
-        enough = len(fresh) >= (limit if cursor.started else backlog)
+        enough = len(fresh) >= wanted
         if not following or (not ascending and (len(new) < len(listed) or enough)):
             break
         if ascending and enough and cursor.started:
@@ -142,13 +197,7 @@ async def _fresh(
         listed = _objects(page)
         if not listed:
             break
-    cursor.count = total
-    fresh.sort(key=_order)
-    if not cursor.started:
-        for body in fresh:
-            cursor.take(body, now_ns)  # older ones count as read
-        return fresh[-backlog:] if backlog else []
-    return fresh[:limit] if ascending else fresh[-limit:]
+    return fresh
 
 
 async def _single(
@@ -161,9 +210,15 @@ async def _single(
         if isinstance(body, dict) and cursor.is_new(body):
             fresh.append(body)
     for uri in unknown[:-limit]:
-        cursor.seen[uri.rstrip("/").rsplit("/", 1)[-1]] = None
+        cursor.seen[uri.rstrip("/").rsplit("/", 1)[-1]] = 0
     fresh.sort(key=_order)
     return fresh
+
+
+def _total(page: Any) -> int:
+    """How many entries the log says that it has; 0 where it does not say."""
+    count = page.get("Members@odata.count") if isinstance(page, dict) else None
+    return count if isinstance(count, int) and not isinstance(count, bool) else 0
 
 
 def _objects(page: Any) -> list[Mapping[str, Any]]:

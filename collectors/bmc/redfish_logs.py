@@ -93,6 +93,13 @@ def _sample(body: Mapping[str, Any], node: str, now_ns: int, words: str, message
     )
 
 
+def cleared_log(address: str, node: str, before: int, now: int, now_ns: int) -> Sample:
+    """The event that somebody cleared the log whose entries are at ``address``."""
+    name = _log_name(address) or "log"
+    words = f"{name}: somebody cleared the log: {before} entries before, {now} now"
+    return event(node, "sel", "log_cleared", now_ns, text=words, severity=WARNING, device=name)
+
+
 def _log_name(address: str) -> str:
     parts = address.split("/")
     if "LogServices" in parts:

@@ -193,15 +193,50 @@ def test_log_entries_come_once_in_pages_also_after_a_restart(
     assert ids(again.collect(time.time_ns())) == [421, 422, 423]
 
 
-def test_a_log_that_somebody_cleared_goes_on_with_its_new_entries(
-    redfish_bmcs: RedfishBmcs, start: Start
+@pytest.mark.parametrize("order", ["newest", "oldest"])
+def test_a_log_that_somebody_cleared_is_told_once_and_goes_on_with_its_new_entries(
+    order: str, redfish_bmcs: RedfishBmcs, start: Start
 ) -> None:
+    redfish_bmcs.fault(3, "sel=300", *(["oldest=1"] if order == "oldest" else []))
+    source = start({"n3": redfish_bmcs.addresses[2]})
+
+    def told() -> list[str]:
+        return [one.tag("code") for one in events(source.collect(time.time_ns()))]
+
+    assert "log_cleared" not in told()
+    redfish_bmcs.fault(3, "sel=502", "first=501")
+    assert told() == ["log_cleared", "log_entry", "log_entry"]
+    assert told() == []
+    source.close()
+    # The numbers begin again: 3 and 4 were there before, with earlier times.
+    redfish_bmcs.fault(3, "sel=505", "first=504", "renumber=501")
+    source = start({"n3": redfish_bmcs.addresses[2]})
+    assert told() == ["log_cleared", "log_entry", "log_entry"]
+    assert told() == []
+
+
+def test_an_empty_log_is_told_when_it_stays_empty(redfish_bmcs: RedfishBmcs, start: Start) -> None:
     redfish_bmcs.fault(3, "sel=30")
     source = start({"n3": redfish_bmcs.addresses[2]})
-    assert len(events(source.collect(time.time_ns()))) == 30
-    redfish_bmcs.fault(3, "sel=502", "first=501")
-    assert len(events(source.collect(time.time_ns()))) == 2
+    source.collect(time.time_ns())
+    redfish_bmcs.fault(3, "first=31")
     assert events(source.collect(time.time_ns())) == []
+    (told,) = events(source.collect(time.time_ns()))
+    assert told.tag("code") == "log_cleared"
+    assert told.text("text") == "SEL: somebody cleared the log: 30 entries before, 0 now"
+    assert events(source.collect(time.time_ns())) == []
+
+
+@pytest.mark.parametrize("order", ["newest", "oldest"])
+def test_a_log_that_drops_its_oldest_entries_was_not_cleared(
+    order: str, redfish_bmcs: RedfishBmcs, start: Start
+) -> None:
+    redfish_bmcs.fault(3, "sel=300", *(["oldest=1"] if order == "oldest" else []))
+    source = start({"n3": redfish_bmcs.addresses[2]})
+    source.collect(time.time_ns())
+    redfish_bmcs.fault(3, "sel=301", "first=150")
+    (told,) = events(source.collect(time.time_ns()))
+    assert told.tag("code") == "log_entry"
 
 
 # ---- what goes wrong -----------------------------------------------------------------------------
