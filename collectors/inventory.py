@@ -70,7 +70,10 @@ class Inventory:
     def events(
         self, system: Mapping[str, Any], boards: Mapping[int, Board], complete: bool, now_ns: int
     ) -> list[Sample]:
-        """The events due now. With ``complete``, a board that is not in ``boards`` is gone."""
+        """The events due now. With ``complete``, a board that is not in ``boards`` is gone.
+
+        Without a ``count`` in ``system`` none is told: how many there are is not known.
+        """
         versions = {key: str(system[key]) for key in ("driver", "nvml") if system.get(key)}
         gone = self._gone(boards) if complete else []
         present = dict(boards) if complete else {**self._boards, **boards}
@@ -99,7 +102,7 @@ class Inventory:
             told.append(
                 event(self._node, "inventory", "excluded", now_ns, text=words, severity=INFO)
             )
-        count = int(system.get("count", len(present)))
+        count = None if "count" not in system else int(system["count"])
         listed = [board for _, board in sorted(present.items())]
         return [*told, *board_events(self._node, listed, versions, count, now_ns)]
 

@@ -359,8 +359,8 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             Rule(
                 "repair",
                 "gpu",
-                "A repair of GPU memory or of a TPC waits for a reset, or memory can't be "
-                "repaired any more.",
+                "A repair of GPU memory or of a TPC waits for a reset, memory can't be repaired "
+                "any more, or nvidia-smi calls the board's own data (infoROM) damaged.",
                 "one report",
                 Remedy.ALERT,
                 _LATCHED + ", or it is no longer reported",

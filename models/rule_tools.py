@@ -56,11 +56,17 @@ def _topology(code: str, severity: float, text: str) -> Finding | None:
     )
 
 
+_REPAIR_ADVICE = {
+    "unrepairable_memory": "replace the GPU",
+    "inforom_corrupted": "restart the node; replace the GPU if it stays",
+}
+
+
 def _repair(code: str, severity: float, text: str) -> Finding | None:
     if severity < 1:
         return None
     unrepairable = code == "unrepairable_memory"
-    advice = "replace the GPU" if unrepairable else "reset the GPU when it is idle"
+    advice = _REPAIR_ADVICE.get(code, "reset the GPU when it is idle")
     words = code.replace("_", " ")
     severity_told = 3 if unrepairable else 1
     return Finding("repair", _repair_code(code), Remedy.ALERT, severity_told, words, advice)

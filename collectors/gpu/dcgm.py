@@ -86,10 +86,13 @@ class Dcgm:
             raise SourceUnavailable(_why(result, problems))
         samples = self._without_old_xids(samples)
         present = {int(one.tag("gpu")) for one in samples if one.tag("gpu")}
-        system = {"count": len(present)}
-        samples += self._inventory.events(system, boards, bool(boards), now_ns)
+        # A table that ended early may lack GPUs: no fault of the node, and nothing is gone.
+        fault = f"GPUs may be missing: {result.fault}" if result.fault else ""
+        system = {} if fault else {"count": len(present)}
+        samples += self._inventory.events(system, boards, bool(boards) and not fault, now_ns)
         health, trouble = self._health({f"gpu{index}" for index in present}, now_ns, end)
-        return Batch(NAME, tuple(spaced([*samples, *health])), (*problems, *trouble))
+        told = tuple(spaced([*samples, *health]))
+        return Batch(NAME, told, (*problems, *trouble), not fault, fault)
 
     def close(self) -> None:
         """Nothing is kept open."""

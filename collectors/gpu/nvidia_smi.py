@@ -3,6 +3,9 @@
 One call reads all GPUs (``-q -x``, or a CSV query). One bad GPU makes most forms print nothing
 but a line about it; then ``-L`` tells which GPUs can be read, and these are read one by one until
 the deadline. nvidia-smi is started anew each time, which costs far more than NVML.
+
+A list that may lack GPUs because of the program (cut off, ended early, too slow) makes a batch
+that is not up: what is missing in it is no fault of the node.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ NAME = "nvidia_smi"
 METRICS = (*GPU_METRICS, *EVENT_METRICS)
 
 QUERY = (
+    "count",
     "index",
     "uuid",
     "pci.bus_id",
@@ -119,7 +123,7 @@ class NvidiaSmi:
         """Reads once; without the bad GPU if there is one."""
         end = self._monotonic() + self._runner.within(self._options.deadline_seconds)
         read = self._read((), now_ns, end)
-        failures: list[tuple[int, Failure]] = []
+        failures: list[tuple[int, Failure]] = []  # (index or -1, failure) of GPUs
         if any(failure.device for failure in read.failures):
             read, failures = self._one_by_one(read, now_ns, end)
         return self._batch(read, failures, now_ns)
@@ -137,10 +141,16 @@ class NvidiaSmi:
         else:
             result, read = self._read_csv(extra, now_ns, end)
         for failure in read.failures:
-            if not failure.device:
-                raise SourceUnavailable(f"{failure.advice} (nvidia-smi: {failure.text})")
+            if failure.device:
+                continue
+            words = f"{failure.advice} (nvidia-smi: {failure.text})"
+            if not read.boards:
+                raise SourceUnavailable(words)
+            read.incomplete = read.incomplete and words
         if not result.ok and not read.failures and not read.boards:
             raise SourceUnavailable(result.fault)
+        if read.incomplete and result.fault:
+            read.incomplete = f"{result.fault}; {read.incomplete}"
         return read
 
     def _read_csv(self, extra: tuple[str, ...], now_ns: int, end: float) -> tuple[Result, SmiText]:
@@ -151,6 +161,8 @@ class NvidiaSmi:
             unknown = _BAD_FIELD.search(result.text())
             if unknown is None or unknown[1] not in self._query or len(self._query) == 1:
                 read = read_csv(result.stdout, self._context.node, now_ns, self._query)
+                if "count" not in self._query and not result.ok:
+                    read.incomplete = read.incomplete or "it failed"
                 return result, read
             older = OLDER_NAMES.get(unknown[1])
             at = self._query.index(unknown[1])
@@ -172,27 +184,43 @@ class NvidiaSmi:
         findings = Findings()
         result = self._run(("-L",), end)
         boards, failures = listed(result.stdout, findings)
-        if not failures:  # -L did not meet it: what the first call said still holds
-            failures = [(-1, failure) for failure in first.failures]
         whole = SmiText(first.node, now_ns, findings)
+        for _, failure in failures:
+            if not failure.device and not boards:
+                raise SourceUnavailable(f"{failure.advice} (nvidia-smi -L: {failure.text})")
+            if not failure.device or failure.code == "no_permission":
+                whole.incomplete = failure.text
+        if not any(failure.device for _, failure in failures):
+            # -L did not meet it: what the first call said still holds
+            failures = [(-1, failure) for failure in first.failures if failure.device]
         for index in boards:
-            if end - self._monotonic() < LEAST_SECONDS:
-                findings.problem(f"gpu{index} and those after it: the deadline came first")
+            fault = self._add_one(whole, index, end)
+            if fault:
+                findings.problem(fault)
+                whole.incomplete = fault
+            if "hung" in fault or "deadline" in fault:
                 break
-            try:
-                one = self._read(("-i", str(index)), now_ns, end)
-            except SourceUnavailable as error:
-                findings.problem(f"gpu{index}: {error}")
-                if "hung" in str(error):
-                    break
-                continue
-            for sample in one.findings.samples:
-                findings.add(_at(sample, index))
-            findings.problems += one.findings.problems
-            whole.versions.update(one.versions)
-            for board in one.boards.values():
-                whole.boards[index] = replace(board, index=index)
+        read = {board.bus for board in whole.boards.values()}
+        for index, failure in failures:
+            if index < 0 and failure.device not in read:
+                whole.incomplete = whole.incomplete or failure.text
         return whole, failures
+
+    def _add_one(self, whole: SmiText, index: int, end: float) -> str:
+        """Reads one GPU into ``whole``; why not, if it could not be."""
+        if end - self._monotonic() < LEAST_SECONDS:
+            return f"gpu{index} and those after it: the deadline came first"
+        try:
+            one = self._read(("-i", str(index)), whole.now_ns, end)
+        except SourceUnavailable as error:
+            return f"gpu{index}: {error}"
+        for sample in one.findings.samples:
+            whole.findings.add(_at(sample, index))
+        whole.findings.problems += one.findings.problems
+        whole.versions.update(one.versions)
+        for board in one.boards.values():
+            whole.boards[index] = replace(board, index=index)
+        return "" if one.boards else f"gpu{index}: nvidia-smi -i {index} printed no GPU"
 
     def _batch(self, read: SmiText, failures: list[tuple[int, Failure]], now_ns: int) -> Batch:
         boards = {index: self._inventory.known(board) for index, board in read.boards.items()}
@@ -204,14 +232,15 @@ class NvidiaSmi:
         others = [one for one in read.findings.samples if one.tag("kind") != "repair"]
         told = self._repairs.changes(repairs, {one.bus for one in read.boards.values()}, now_ns)
         samples = [*others, *told, *self._failed(failures, boards, now_ns)]
-        system = {"count": len(boards), **read.versions}
-        complete = not failures or all(index >= 0 for index, _ in failures)
+        complete = not read.incomplete and all(index >= 0 for index, _ in failures)
+        system = {**({"count": len(boards)} if complete else {}), **read.versions}
         samples += self._inventory.events(system, boards, complete, now_ns)
         problems: list[Problem] = read.findings.close()[1]
         if not read.findings.samples and not failures:
             fault = problems[0].problem if problems else "nvidia-smi printed no GPU"
             raise SourceUnavailable(clip(fault))
-        return Batch(NAME, tuple(spaced(samples)), tuple(problems))
+        fault = clip(f"GPUs may be missing: {read.incomplete}") if read.incomplete else ""
+        return Batch(NAME, tuple(spaced(samples)), tuple(problems), not fault, fault)
 
     def _failed(
         self, failures: list[tuple[int, Failure]], boards: dict[int, Board], now_ns: int

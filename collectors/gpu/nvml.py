@@ -42,6 +42,7 @@ METRICS = (*GPU_METRICS, *EVENT_METRICS)
 GPU_IS_LOST = 15
 RESET_REQUIRED = 16
 LIB_RM_VERSION_MISMATCH = 18
+NO_PERMISSION = "Insufficient Permissions"  # nvml.h's words for code 4
 
 # NVML return codes with which nothing can be read, and what to do about each.
 ADVICE: dict[str, str] = {
@@ -188,11 +189,15 @@ class Nvml:
         samples: list[Sample] = []
         problems: list[Problem] = []
         boards: dict[int, Board] = {}
+        hidden = ""
         for gpu in reading.gpus:
             index = int(gpu["index"])
             board = Board.of(index, gpu)
             boards[index] = board = self._inventory.known(board)
             values, found = _values(gpu)
+            if gpu.get("faults", {}).get("handle") == NO_PERMISSION:
+                # Hidden from us (a device cgroup): not missing in the node.
+                hidden = hidden or f"gpu{index}: {ADVICE['4']}"
             problems += [Problem(f"gpu{index}: {one.problem}") for one in found]
             if values:
                 samples.append(
@@ -215,7 +220,9 @@ class Nvml:
             samples += self._inventory.events(reading.system, boards, complete, now_ns)
         if not samples and not problems:
             raise SourceUnavailable(ADVICE["28"])
-        return Batch(NAME, tuple(spaced(samples)), tuple(problems), not hung, clip(fault))
+        fault = fault or hidden
+        up = not hung and not hidden
+        return Batch(NAME, tuple(spaced(samples)), tuple(problems), up, clip(fault))
 
     def _xid(self, one: Mapping[str, int], boards: Mapping[int, Board], now_ns: int) -> Sample:
         index, code = one["index"], one["xid"]

@@ -69,6 +69,7 @@ class _Table:
         self._asked = bool(asked)
         self._headed = False
         self._rows = 0
+        self._counted: float | None = None  # how many GPUs there are, by the column ``count``
         self._pages: Counter[tuple[str, str]] = Counter()
 
     def line(self, line: str, whole: bool) -> None:
@@ -81,7 +82,7 @@ class _Table:
             self._asked = True
             return
         if not printable(line):
-            self.findings.problem("not text that nvidia-smi prints", line)
+            self._left_out("not text that nvidia-smi prints", line)
             return
         cells = [cell.strip() for cell in line.split(",", COLUMNS_MOST)]
         if self._is_header(cells):
@@ -89,7 +90,7 @@ class _Table:
                 self._columns = [plain(cell) for cell in cells]
             self._headed = True
         elif not whole:
-            self.findings.problem("cut off in this line, which is left out", line)
+            self._left_out("cut off in this line, which is left out", line)
         else:
             self._row(cells, line)
 
@@ -98,6 +99,11 @@ class _Table:
         for (uuid, name), count in self._pages.items():
             fields = accepted({name: float(count)}, self.findings, uuid)
             self.findings.add(sample("gpu", self._now_ns, fields, node=self._node, uuid=uuid))
+        if self._counted is not None:
+            listed = len(self._result.boards)
+            whole = self._counted <= listed
+            words = f"{self._counted:.0f} GPUs are there and {listed} are listed"
+            self._result.incomplete = "" if whole else words
         found = self.findings.samples or self._result.boards
         if not found and not self.findings.problems:
             words = "no row of nvidia-smi CSV in this text"
@@ -106,6 +112,11 @@ class _Table:
             self.findings.problem(words)
 
     # ---- inside ----------------------------------------------------------------------------
+
+    def _left_out(self, words: str, line: str) -> None:
+        """A row that can't be read: whose it was is not known."""
+        self.findings.problem(words, line)
+        self._result.incomplete = self._result.incomplete or f"of its rows, one is {words}"
 
     def _is_header(self, cells: list[str]) -> bool:
         """Whether a line names columns: only known names, or mostly them on a first line."""
@@ -123,15 +134,15 @@ class _Table:
         if len(cells) > len(self._columns):
             cells = _joined(cells, self._columns)
         if len(cells) != len(self._columns):
-            self.findings.problem(
-                f"{len(cells)} cells under {len(self._columns)} columns: left out", line
-            )
+            self._left_out(f"{len(cells)} cells under {len(self._columns)} columns: left out", line)
             return
         row = dict(zip(self._columns, cells, strict=True))
         board = self._board(row)
         if board is None:
-            self.findings.problem("a row that names no GPU: left out", line)
+            self._left_out("a row that names no GPU: left out", line)
             return
+        counted = quantity(row.get("count", ""), "count").number
+        self._counted = counted if self._counted is None else self._counted
         if "retired_pages.address" in row:
             self._page(board, row)
         else:

@@ -2,7 +2,9 @@
 
 It prints failures on standard output, its standard error is always empty, and exit codes differ
 between versions (the NVML code, or 255): the words are what can be relied on. One bad GPU makes
-most forms of the command print nothing but a line about that GPU.
+most forms of the command print nothing but a line about that GPU. Exit codes that nvidia-smi(1)
+names: 2 arguments, 3 not supported, 4 permission, 6 not found, 8 external power, 9 driver, 10
+interrupts, 12 library, 13 function of the library, 14 infoROM, 15 GPU lost, 255 anything else.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ class Failure:
 
     ``code`` is ``lost``, ``reset_required``, ``no_permission`` or ``unreadable`` for a GPU; for
     the tool ``driver_not_loaded``, ``library_missing``, ``version_mismatch``, ``blocked``,
-    ``no_permission``, ``no_gpus``, ``unknown_field``, ``unknown``. ``advice`` is for people.
+    ``no_permission``, ``no_gpus``, ``unknown_field``, ``usage``, ``unknown``. ``advice`` is for
+    people.
     """
 
     code: str
@@ -43,7 +46,8 @@ _TOOL: tuple[tuple[str, str, str], ...] = (
         "libnvidia-ml.so was not found: is the NVIDIA driver installed?",
     ),
     (
-        r"Driver/library version mismatch|Mismatch in versions between nvidia-smi and NVML",
+        r"Driver/library version mismatch|Mismatch in versions between nvidia-smi and NVML"
+        r"|Failed to initialize NVML: Function Not Found",
         "version_mismatch",
         "driver, library and nvidia-smi are of different versions: the driver was upgraded on "
         "disk while the old module stays loaded; reload the module or restart the node",
@@ -54,15 +58,20 @@ _TOOL: tuple[tuple[str, str, str], ...] = (
         "the operating system blocks access to the GPUs: look at device cgroups and containers",
     ),
     (
-        r"Failed to initialize NVML: Insufficient Permissions",
+        r"Failed to initialize NVML: Insufficient Permissions|do not have suff\w+ permissions",
         "no_permission",
         "no permission to use the NVIDIA driver",
     ),
-    (r"No devices were found", "no_gpus", "the driver is loaded and finds no GPU"),
+    (r"No devices (?:were )?found", "no_gpus", "the driver is loaded and finds no GPU"),
     (
         r"is not a valid field to query|Field \"",
         "unknown_field",
         "this version of nvidia-smi does not know a field, and prints nothing at all for it",
+    ),
+    (
+        r"Invalid combination of input arguments|is not a recognized (?:option|argument)",
+        "usage",
+        "this version of nvidia-smi does not take these options",
     ),
     (
         r"Failed to initialize NVML|Unable to determine the number of GPUs"
@@ -83,6 +92,20 @@ _GPU_CODES = (
     # A device cgroup that hides a GPU says the same of a healthy one.
     (re.compile(r"Insufficient Permissions", re.I), "no_permission"),
 )
+
+
+# Printed after a reading that is whole; the exit code is then 14.
+_INFOROM = re.compile(rf"infoROM is corrupted at gpu\s*({ADDRESS})", re.I)
+INFOROM_ADVICE = (
+    "the GPU's own table of board data (infoROM) is damaged; it is read all the same: restart the "
+    "node, and if it stays have the GPU replaced"
+)
+
+
+def corrupted_inforom(line: str) -> str:
+    """The address of the GPU whose infoROM a line calls corrupted, else empty."""
+    found = _INFOROM.search(line)
+    return address(found[1]) if found is not None else ""
 
 
 def failure_of(line: str) -> Failure | None:

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from collectors.events import WARNING, event
 from collectors.gpu.findings import Findings
-from collectors.gpu.smi_failures import Failure, failure_event, failure_of
+from collectors.gpu.smi_failures import (
+    INFOROM_ADVICE,
+    Failure,
+    corrupted_inforom,
+    failure_event,
+    failure_of,
+)
 from collectors.inventory import Board, board_events
 from collectors.sample import Problem, Sample
 
@@ -14,7 +21,11 @@ FAILURES_MOST = 256
 
 @dataclass
 class SmiText:
-    """Filled by a parser; a live source takes its parts, ``tocsin parse`` all of it at once."""
+    """Filled by a parser; a live source takes its parts, ``tocsin parse`` all of it at once.
+
+    ``incomplete`` says why GPUs may be missing in ``boards`` though the node has them: the text was
+    cut off, or lists fewer than it counts. Empty where the list is whole.
+    """
 
     node: str
     now_ns: int
@@ -22,9 +33,28 @@ class SmiText:
     boards: dict[int, Board] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
+    incomplete: str = ""
 
     def take_failure(self, line: str) -> bool:
-        """Whether ``line`` is a failure in nvidia-smi's words; if so it is kept and told."""
+        """Whether ``line`` is a failure in nvidia-smi's words; if so it is kept and told.
+
+        A warning of a GPU that is read all the same is told and no failure of the reading.
+        """
+        device = corrupted_inforom(line)
+        if device:
+            self.findings.problem(INFOROM_ADVICE, line)
+            self.findings.add(
+                event(
+                    self.node,
+                    "repair",
+                    "inforom_corrupted",
+                    self.now_ns,
+                    text=line.strip(),
+                    severity=WARNING,
+                    device=device,
+                )
+            )
+            return True
         failure = failure_of(line)
         if failure is None:
             return False
@@ -37,6 +67,8 @@ class SmiText:
 
     def close(self) -> tuple[list[Sample], list[Problem]]:
         """Everything, with the events of failures, boards and versions."""
+        if any(one.number("mig_enabled") == 1.0 for one in self.findings.samples):
+            self.findings.problem("MIG is on: boards are scored, their instances are not")
         for failure in self.failures:
             told = failure_event(failure, self.node, self.now_ns)
             if told is not None:

@@ -191,7 +191,13 @@ class _Document:
         if _known(driver):
             self._result.versions["driver"] = driver
         if attached is not None and attached > len(self._gpus):
-            findings.problem(f"{attached:.0f} GPUs are attached and {len(self._gpus)} are listed")
+            words = f"{attached:.0f} GPUs are attached and {len(self._gpus)} are listed"
+            self._result.incomplete = words
+            findings.problem(words)
+        elif attached is None:
+            self._result.incomplete = "the document does not say how many GPUs are attached"
+        if broken:
+            self._result.incomplete = "the XML ends early or is broken"
         if not self._gpus:
             findings.problem("no GPU in this document")
 

@@ -371,3 +371,19 @@ def test_a_hung_host_engine_is_given_up_at_the_deadline(
     tool.hang(60)
     with pytest.raises(SourceUnavailable, match="did not end within"):
         source(context, deadline_seconds=0.5).collect(NOW_NS)
+
+
+def test_a_table_that_ended_early_is_not_up_and_calls_nothing_gone(
+    tool: RecordedTool, context: Context
+) -> None:
+    text = (FOLDER / "dmon_4.6.txt").read_text()
+    tool.answer(DMON, text)
+    made = source(context, health_period_seconds=0)
+    assert made.collect(NOW_NS).up
+    lines = text.splitlines(keepends=True)
+    tool.answer(DMON, "".join(lines[:-2]), 255)
+    batch = made.collect(NOW_NS + 30 * 10**9)
+    assert len(gpus(list(batch.samples))) == 2
+    assert not batch.up
+    assert "exit code 255" in batch.fault
+    assert [one for one in batch.samples if one.tag("kind") == "inventory"] == []

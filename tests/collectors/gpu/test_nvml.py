@@ -311,6 +311,18 @@ def test_a_gpu_without_a_handle_is_not_called_lost(source: Nvml, gpus: FakeGpus)
     }
 
 
+def test_a_gpu_that_is_hidden_from_us_is_not_missing_in_the_node(
+    source: Nvml, gpus: FakeGpus
+) -> None:
+    source.collect(NOW_NS)
+    gpus.write("[gpu4]\nhandle = !NO_PERMISSION\n")
+    batch = source.collect(NOW_NS + SECOND)
+    assert sorted(by_gpu(batch)) == ["0", "1", "2", "3", "5", "6", "7"]
+    assert not batch.up  # so that nobody counts its GPUs
+    assert "gpu4: no permission to use the NVIDIA driver" in batch.fault
+    assert events(batch, "gone") == []
+
+
 def test_when_every_gpu_is_lost_each_is_told(source: Nvml, gpus: FakeGpus) -> None:
     source.collect(NOW_NS)
     gpus.write("[default]\nerr.* = GPU_IS_LOST\n")

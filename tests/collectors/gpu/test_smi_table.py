@@ -52,7 +52,8 @@ def test_the_form_of_418() -> None:
 
 def test_mig_is_told_by_its_line_and_its_instances_are_left_out() -> None:
     samples, problems = parse((SMI / "table_535_mig.txt").read_bytes(), "n7", NOW_NS)
-    assert problems == []
+    words = "MIG is on: boards are scored, their instances are not"
+    assert [one.problem for one in problems] == [words]
     assert [one["mig_enabled"] for one in gpus(samples)] == [1.0, 0.0]
     assert [one.get("utilization_ratio") for one in gpus(samples)] == [None, 0.0]
 
