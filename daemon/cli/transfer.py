@@ -17,7 +17,9 @@ EXAMPLES = {
   tocsin import --telemetry /tmp/fleet                 a telemetry directory into the store
   tocsin import --map gwdg-tidy.toml --out DIR FILE .. foreign CSV into a telemetry directory
 
-Importing the same twice changes nothing. Stop the head first: one process writes to a store.""",
+Importing the same twice changes nothing. Stop the head first: one process writes to a store.
+A file that would be larger, unpacked, than --unpacked-limit is refused: it may come from anybody.
+A link that leads out of the directory is not followed.""",
     "export": """examples:
   tocsin export --out /tmp/telemetry                   everything
   tocsin export --out DIR --since 2026-11-01 --csv --measurement gpu --measurement event
@@ -41,6 +43,12 @@ def options(parser: argparse.ArgumentParser, verb: str) -> None:
         parser.add_argument("--telemetry", type=Path, metavar="DIR", help="a telemetry directory")
         parser.add_argument("--map", type=Path, metavar="FILE.toml", help="how to read the CSV")
         parser.add_argument("--out", type=Path, metavar="DIR", help="with --map: where to")
+        parser.add_argument(
+            "--unpacked-limit",
+            type=_gibibytes,
+            metavar="GIB",
+            help="of each file (default: 256; with --map, which reads it as a whole, 2)",
+        )
         parser.set_defaults(usage=parser.format_usage())
         return
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
@@ -54,14 +62,21 @@ def options(parser: argparse.ArgumentParser, verb: str) -> None:
 def run(arguments: argparse.Namespace, verb: str) -> int:
     """Moves rows."""
     from daemon.store.errors import StoreUnavailableError
+    from models.telemetry.unpack import TooLargeError
 
     try:
         counts = _import(arguments) if verb == "import" else _export(arguments)
     except UsageError as error:
         print(f"{arguments.usage}tocsin: {error}", file=sys.stderr)
         return 2
+    except TooLargeError as error:
+        print(f"tocsin: {error}; --unpacked-limit GIB raises the bound", file=sys.stderr)
+        return 1
     except (StoreUnavailableError, FileExistsError, FileNotFoundError, ValueError) as error:
         print(f"tocsin: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"tocsin: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)
         return 1
     if arguments.json:
         print(json.dumps(counts))
@@ -76,6 +91,7 @@ def _import(arguments: argparse.Namespace) -> dict[str, int]:
     if arguments.files or arguments.out is not None:
         raise UsageError("FILE and --out go with --map; a telemetry directory with --telemetry")
     from daemon.store.embedded import Store
+    from daemon.store.pieces import DEFAULT_LIMIT_BYTES
     from daemon.store.transfer import import_directory
 
     if arguments.telemetry is None:
@@ -83,7 +99,13 @@ def _import(arguments: argparse.Namespace) -> dict[str, int]:
     directory = directory_of(arguments)
     directory.mkdir(parents=True, exist_ok=True)
     with contextlib.closing(Store(directory)) as store:
-        counts = import_directory(store, arguments.telemetry, _progress)
+        counts = import_directory(
+            store,
+            arguments.telemetry,
+            _progress,
+            arguments.unpacked_limit or DEFAULT_LIMIT_BYTES,
+            _left_out,
+        )
         store.commit()
         spans = [store.span_ns(name) for name in counts]
     oldest_ns = min((span[0] for span in spans if span is not None), default=time.time_ns())
@@ -99,7 +121,7 @@ def _import(arguments: argparse.Namespace) -> dict[str, int]:
 
 def _import_mapped(arguments: argparse.Namespace) -> dict[str, int]:
     import models.telemetry
-    from models.telemetry.foreign import import_foreign, load_map
+    from models.telemetry.foreign import DEFAULT_LIMIT_BYTES, import_foreign, load_map
 
     if arguments.telemetry is not None:
         raise UsageError("--map and --telemetry are two different imports: say one")
@@ -110,7 +132,8 @@ def _import_mapped(arguments: argparse.Namespace) -> dict[str, int]:
     name = arguments.map.name.removesuffix(".toml") + ".toml"
     shipped = Path(models.telemetry.__file__).parent / "maps" / name
     plan = load_map(shipped if shipped.exists() and not arguments.map.exists() else arguments.map)
-    return import_foreign([(plan, path) for path in arguments.files], arguments.out)
+    files = [(plan, path) for path in arguments.files]
+    return import_foreign(files, arguments.out, arguments.unpacked_limit or DEFAULT_LIMIT_BYTES)
 
 
 def _export(arguments: argparse.Namespace) -> dict[str, int]:
@@ -140,6 +163,21 @@ def _time(text: str | None) -> int | None:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return int(moment.timestamp()) * 1_000_000_000
+
+
+def _gibibytes(text: str) -> int:
+    """Bytes of an option in GiB."""
+    try:
+        size = int(float(text) * 1024**3)
+    except (ValueError, OverflowError):
+        size = 0
+    if size < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of GiB")
+    return size
+
+
+def _left_out(path: Path, why: str) -> None:
+    print(f"tocsin: {path} was left out: {why}", file=sys.stderr)
 
 
 def _progress(measurement: str, rows: int) -> None:

@@ -28,7 +28,7 @@ from collectors.sample import sample
 from models.features import FeatureEngine
 from models.features.arrays import Floats
 from models.rival import Rival
-from models.telemetry.reader import open_bytes
+from models.telemetry.unpack import open_bytes
 
 DAY_NS = 86_400_000_000_000
 SYSTEMS = ("8", "18", "19", "20")

@@ -12,6 +12,7 @@ A latched gauge (it keeps the last error until a reboot) becomes one event per c
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,8 +29,11 @@ from collectors.events import CRITICAL, WARNING, event, spaced
 from collectors.sample import Sample, Tags
 from models.features.catalogue import APPLICATION_XIDS
 from models.telemetry.chunk import TAG_COLUMNS
-from models.telemetry.reader import open_bytes
+from models.telemetry.unpack import open_bytes
 from models.telemetry.writer import TelemetryWriter
+
+# A file is read as a whole, so this bounds memory: about three times as much is needed.
+DEFAULT_LIMIT_BYTES = 2 * 1024**3
 
 
 class _Strict(BaseModel):
@@ -85,29 +89,39 @@ def load_map(path: Path) -> ForeignMap:
         return ForeignMap.model_validate(tomllib.load(file))
 
 
-def import_foreign(inputs: Sequence[tuple[ForeignMap, Path]], directory: Path) -> dict[str, int]:
-    """Reads foreign files into a new telemetry directory; returns rows by measurement."""
+def import_foreign(
+    inputs: Sequence[tuple[ForeignMap, Path]],
+    directory: Path,
+    limit_bytes: int = DEFAULT_LIMIT_BYTES,
+) -> dict[str, int]:
+    """Reads foreign files into a new telemetry directory; returns rows by measurement.
+
+    Raises ValueError for a file that does not fit its map, or is over ``limit_bytes`` unpacked.
+    """
     counts: dict[str, int] = {}
     with TelemetryWriter(directory) as writer:
         for plan, path in inputs:
-            table = _read(plan, path)
-            for part in plan.tables:
-                rows = _write_table(writer, plan, part, table)
-                counts[part.measurement] = counts.get(part.measurement, 0) + rows
-            for latch in plan.latches:
-                events = _latched(plan, latch, table)
-                writer.samples(events)
-                counts["event"] = counts.get("event", 0) + len(events)
+            try:
+                table = _read(plan, path, limit_bytes)
+                for part in plan.tables:
+                    rows = _write_table(writer, plan, part, table)
+                    counts[part.measurement] = counts.get(part.measurement, 0) + rows
+                for latch in plan.latches:
+                    events = _latched(plan, latch, table)
+                    writer.samples(events)
+                    counts["event"] = counts.get("event", 0) + len(events)
+            except (KeyError, pa.ArrowException) as error:
+                raise ValueError(f"{path} does not fit its map: {str(error)[:300]}") from error
     return counts
 
 
-def _read(plan: ForeignMap, path: Path) -> pa.Table:
+def _read(plan: ForeignMap, path: Path, limit_bytes: int) -> pa.Table:
     texts = {plan.time: pa.string(), plan.node: pa.string(), plan.metric: pa.string()}
     for part in plan.tables:
         texts |= {tag.column: pa.string() for tag in part.tags.values() if tag.column}
     texts |= {latch.gpu: pa.string() for latch in plan.latches if latch.gpu}
     options = pacsv.ConvertOptions(column_types=texts, strings_can_be_null=True)
-    with open_bytes(path) as file:
+    with open_bytes(path, limit_bytes) as file:
         table = pacsv.read_csv(file, convert_options=options)
     naive = table.column(plan.time).cast(pa.timestamp("s"))
     # An hour that a clock change makes double is read as the earlier one, one that it
@@ -119,6 +133,8 @@ def _read(plan: ForeignMap, path: Path) -> pa.Table:
 
 
 def _write_table(writer: TelemetryWriter, plan: ForeignMap, part: TableMap, table: pa.Table) -> int:
+    if part.measurement not in TAG_COLUMNS:
+        raise ValueError(f"tocsin has no measurement {part.measurement!r}")
     if plan.shape == "tidy":
         wanted = pa.array([one.of for one in part.fields.values()])
         table = table.filter(pc.is_in(table.column(plan.metric), wanted))
@@ -194,7 +210,7 @@ def _latched(plan: ForeignMap, latch: LatchMap, table: pa.Table) -> list[Sample]
     last: dict[tuple[str, str], int] = {}
     found = []
     for node, gpu, value, time_ns in zip(nodes, gpus, values, times, strict=True):
-        if value is None or value != value or not node:
+        if value is None or not math.isfinite(value) or not node:
             continue
         code = int(value)
         before = last.get((node, gpu))

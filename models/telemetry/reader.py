@@ -6,12 +6,9 @@ A measurement is a Parquet file or folder (``gpu.parquet``, ``gpu/*.parquet``) o
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import lzma
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +19,7 @@ from numpy.typing import NDArray
 
 from collectors.sample import Tags
 from models.telemetry.chunk import TAG_COLUMNS, Chunk
+from models.telemetry.unpack import open_bytes
 
 DAY_NS = 86_400_000_000_000
 _TIME = pa.timestamp("ns", tz="UTC")
@@ -153,17 +151,6 @@ def _open(directory: Path, name: str) -> ds.Dataset | pa.Table | None:
     return None
 
 
-def open_bytes(path: Path) -> IO[bytes]:
-    """Opens a file that may be compressed (.gz, .bz2, .xz) for reading."""
-    if path.suffix == ".gz":
-        return cast(IO[bytes], gzip.open(path, "rb"))
-    if path.suffix == ".bz2":
-        return bz2.open(path, "rb")
-    if path.suffix == ".xz":
-        return lzma.open(path, "rb")
-    return path.open("rb")
-
-
 def _read_csv(name: str, path: Path) -> pa.Table:
     texts = {tag: pa.string() for tag in (*TAG_COLUMNS[name], "time")}
     options = pacsv.ConvertOptions(column_types=texts, strings_can_be_null=True)
@@ -176,7 +163,11 @@ def _with_time(table: pa.Table, path: Path) -> pa.Table:
     if "time" not in table.column_names:
         raise ValueError(f"{path} has no column time")
     index = table.column_names.index("time")
-    column = table.column("time")
+    return table.set_column(index, "time", utc(table.column("time"))).sort_by("time")
+
+
+def utc(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Times as UTC nanoseconds: ISO text, numbers of nanoseconds, or times (UTC without a zone)."""
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         naive = pc.replace_substring_regex(column, r"(Z|\+00:00)$", "")
         naive = pc.replace_substring(naive, "T", " ")
@@ -185,7 +176,7 @@ def _with_time(table: pa.Table, path: Path) -> pa.Table:
         column = pc.assume_timezone(column, "UTC")
     if pa.types.is_integer(column.type):
         column = column.cast(pa.int64())
-    return table.set_column(index, "time", column.cast(_TIME)).sort_by("time")
+    return column.cast(_TIME)
 
 
 def _times(source: ds.Dataset | pa.Table) -> pa.ChunkedArray:

@@ -81,7 +81,9 @@ def test_a_day_is_imported_as_one_file_and_not_numbers_are_absent(tmp_path: Path
             {"power_watts": values, "ecc_corrected_total": np.full(len(times), np.nan)},
         )
     store = Store(tmp_path / "s")
-    assert import_directory(store, tmp_path / "t") == {"gpu": 1440}
+    assert import_directory(store, tmp_path / "t") == {"gpu": 1152}, (
+        "a row without a value is no reading"
+    )
     found = rows(store)
     assert len(found) == 1152
     assert all("ecc_corrected_total" not in row for row in found)
