@@ -394,6 +394,43 @@ def test_another_board_at_the_same_index_is_another_gpu(source: Nvml, gpus: Fake
     assert "serial=99" in events(batch, "gpu")[3].text("text")
 
 
+def test_two_boards_that_change_places_keep_their_names_and_none_is_gone(
+    source: Nvml, gpus: FakeGpus, context: Context
+) -> None:
+    module = context.root / "sys/module/nvidia"
+    module.mkdir(parents=True)
+    before = by_gpu(source.collect(NOW_NS))
+    module.rename(module.with_name("old"))  # so that the new folder is another one
+    module.mkdir()
+    moved = {
+        new: f"[gpu{new}]\nuuid = {before[old].tag('uuid')}\nbus = {bus}\ntemp = {heat}\n"
+        for new, old, bus, heat in (("3", "4", "0000:9B:00.0", 80), ("4", "3", "0000:4E:00.0", 31))
+    }
+    gpus.write("".join(moved.values()))
+    batch = source.collect(NOW_NS + 10 * SECOND)
+    after = by_gpu(batch)
+    assert after["3"].tag("uuid") == before["4"].tag("uuid")
+    assert after["4"].tag("uuid") == before["3"].tag("uuid")
+    assert after["3"].number("temperature_celsius") == 80.0
+    assert events(batch, "gone") == []
+    places = {one.text("device"): one.text("text").split()[0] for one in events(batch, "gpu")}
+    assert (places["0000:9b:00"], places["0000:4e:00"]) == ("gpu=3", "gpu=4")
+
+
+def test_sixteen_gpus_are_read_and_one_that_is_lost_costs_one(source: Nvml, gpus: FakeGpus) -> None:
+    more = "".join(
+        f"[gpu{index}]\nuuid = GPU-sixteen-{index}\nbus = 0000:{0xB0 + index:02X}:00.0\n"
+        for index in range(8, 16)
+    )
+    gpus.write(f"[system]\ncount = 16\n{more}[gpu12]\nerr.* = GPU_IS_LOST\n")
+    batch = source.collect(NOW_NS)
+    found = by_gpu(batch)
+    assert len(found) == 16
+    assert [index for index, one in found.items() if one.number("lost")] == ["12"]
+    assert found["15"].tag("uuid") == "GPU-sixteen-15"
+    assert [one.text("text") for one in events(batch, "count")] == ["gpus=16"]
+
+
 # ---- Xids ------------------------------------------------------------------------------------
 
 
