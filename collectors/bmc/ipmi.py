@@ -21,7 +21,8 @@ from collectors.bmc.claims import claims_beside
 from collectors.bmc.cursors import CursorFile
 from collectors.bmc.fleet import Fleet, Poll, Rule
 from collectors.bmc.ipmi_batches import Batches, FreeIpmi
-from collectors.bmc.ipmi_free import FreeBmc
+from collectors.bmc.ipmi_faults import ONLY_1_5
+from collectors.bmc.ipmi_free import OLD_DRIVER, FreeBmc
 from collectors.bmc.ipmi_lan import FOREIGN, BmcError, Lan, Login, Timing
 from collectors.bmc.ipmi_packets import PRIVILEGES, SUITES
 from collectors.bmc.ipmi_records import BMC_OWNER, SensorRecord
@@ -130,8 +131,16 @@ class _Visitor:
         """Reads by the way that works with this BMC."""
         if not self._by_free:
             await self._native(poll)
-            if self._tool != "auto" or poll.kind != FOREIGN or not shutil.which("ipmi-sensors"):
+            if poll.kind != FOREIGN:
                 return
+            if self._tool != "auto":
+                poll.fault += ': tool = "auto" has FreeIPMI read it'
+                return
+            if not shutil.which("ipmi-sensors"):
+                poll.fault += ": install freeipmi-tools, which may understand it"
+                return
+            if poll.fault == ONLY_1_5:
+                self._free.driver = OLD_DRIVER
             why, poll.fault, poll.kind = poll.fault, "", ""
             poll.problems.append(Problem(f"{self.target.node}: read by FreeIPMI: {why}"))
         try:

@@ -67,6 +67,7 @@ class _Kind:
     secrets: Secrets
     suspect: bool
     tail: int
+    driver: str
 
 
 class Batches:
@@ -81,13 +82,15 @@ class Batches:
         self._running: set[asyncio.Task[None]] = set()
         self._room = asyncio.Semaphore(RUNS_AT_ONCE)
 
-    async def sensors(self, host: str, secrets: Secrets, suspect: bool) -> Told:
-        """The lines of ``ipmi-sensors`` for one BMC."""
-        return await self._ask(host, _Kind("ipmi-sensors", secrets, suspect, 0))
+    async def sensors(self, host: str, secrets: Secrets, suspect: bool, driver: str = "") -> Told:
+        """The lines of ``ipmi-sensors`` for one BMC; ``driver`` where it is not the usual one."""
+        driver = driver or self._options.driver
+        return await self._ask(host, _Kind("ipmi-sensors", secrets, suspect, 0, driver))
 
-    async def log(self, host: str, secrets: Secrets, suspect: bool, tail: int) -> Told:
+    async def log(self, host: str, secrets: Secrets, tail: int, driver: str = "") -> Told:
         """The last ``tail`` lines of ``ipmi-sel`` for one BMC."""
-        return await self._ask(host, _Kind("ipmi-sel", secrets, suspect, tail))
+        driver = driver or self._options.driver
+        return await self._ask(host, _Kind("ipmi-sel", secrets, False, tail, driver))
 
     async def _ask(self, host: str, kind: _Kind) -> Told:
         if not _HOST.match(host):
@@ -146,21 +149,21 @@ class Batches:
             # Each BMC has its SDR read, at the first time, and then its sensors or its log.
             deadline_seconds=10.0 + 3.0 * turns * options.session_timeout_seconds,
             kind=f"{kind.program}{'-suspects' if kind.suspect else ''}",
-            stdin=self._configuration(kind.secrets),
+            stdin=self._configuration(kind.secrets, kind.driver),
             env={"TZ": "UTC"},
             output_bytes=min(OUTPUT_LIMIT_BYTES, SENSOR_BYTES_PER_HOST * len(hosts)),
         )
         return share_out(result, hosts)
 
-    def _configuration(self, secrets: Secrets) -> bytes:
+    def _configuration(self, secrets: Secrets, driver: str) -> bytes:
         options = self._options
         lines = [
             b'username "' + secrets.user + b'"',
             b'password "' + secrets.password + b'"',
-            f"driver-type {options.driver}".encode(),
+            f"driver-type {driver}".encode(),
             f"privilege-level {self._privilege.upper()}".encode(),
         ]
-        if options.driver == "LAN_2_0":
+        if driver == "LAN_2_0":
             lines.append(f"cipher-suite-id {options.cipher_suite}".encode())
         if options.workaround_flags:
             lines.append(b"workaround-flags " + " ".join(options.workaround_flags).encode())

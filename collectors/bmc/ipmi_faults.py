@@ -14,6 +14,7 @@ WRONG_USER = "the BMC does not know the user"
 WRONG_LOGIN = "the BMC refuses user or password"
 NO_ANSWER = "the BMC does not answer"
 NO_CIPHER = "the BMC offers no cipher suite that we know"
+ONLY_1_5 = "the BMC speaks IPMI 1.5 only"
 NO_PRIVILEGE = "the user has too few rights on the BMC"
 NOT_SUPPORTED = "the BMC does not support this command"
 NO_SESSION = "no session: wrong user or password, or the BMC does not answer"
@@ -27,6 +28,7 @@ REFUSAL_SECONDS = 3.0
 _WORDS: tuple[tuple[str, str], ...] = (
     (r"rakp 2 hmac is invalid|password invalid|incorrect password", WRONG_PASSWORD),
     (r"unauthorized name|username invalid|invalid user", WRONG_USER),
+    (r"ipmi 2\.0 unavailable", f'{ONLY_1_5}: set driver = "LAN" for FreeIPMI, or tool = "auto"'),
     (r"authentication type unavailable|invalid auth\w* algorithm|cipher suite", NO_CIPHER),
     (
         r"privilege level (cannot|insufficient)|insufficient privilege|unauthorized role",

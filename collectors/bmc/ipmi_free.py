@@ -13,6 +13,7 @@ from collectors.bmc.targets import Secrets, Target
 from collectors.events import WARNING, event
 from collectors.sample import Problem, Sample
 
+OLD_DRIVER = "LAN"  # IPMI 1.5
 TAIL_ENTRIES = 64
 TAIL_LIMIT_ENTRIES = 4_096
 _LOGIN = frozenset({WRONG_PASSWORD, WRONG_USER, WRONG_LOGIN, NO_PRIVILEGE})
@@ -22,11 +23,13 @@ class FreeBmc:
     """Reads one BMC through :class:`Batches`.
 
     ``seen`` holds the entries of the log's end by a short hash each: record ids come again after
-    a log was cleared. None before the first reading.
+    a log was cleared. None before the first reading. ``driver`` is FreeIPMI's word for how this
+    BMC speaks, where it was found out.
     """
 
     def __init__(self, target: Target, batches: Batches, backlog: int, with_log: bool) -> None:
         self.seen: list[str] | None = None
+        self.driver = ""
         self._target = target
         self._batches = batches
         self._backlog = backlog
@@ -35,20 +38,21 @@ class FreeBmc:
 
     def dump(self) -> object:
         """Where the log stands, as JSON data; None before it was read."""
-        return None if self.seen is None else {"freeipmi": self.seen}
+        return None if self.seen is None else {"freeipmi": self.seen, "driver": self.driver}
 
     def load(self, data: object) -> None:
         """Takes what ``dump`` gave; anything else is no beginning."""
         held = data.get("freeipmi") if isinstance(data, dict) else None
-        if isinstance(held, list):
+        if isinstance(data, dict) and isinstance(held, list):
             self.seen = [str(one) for one in held[-TAIL_LIMIT_ENTRIES:]]
+            self.driver = OLD_DRIVER if data.get("driver") == OLD_DRIVER else ""
 
     async def visit(self, secrets: Secrets, poll: Poll, now_ns: int) -> None:
         """Reads once into ``poll``."""
         node, host = self._target.node, self._target.address
         if self._target.port:
             host += f":{self._target.port}"
-        told = await self._batches.sensors(host, secrets, self._suspect)
+        told = await self._batches.sensors(host, secrets, self._suspect, self.driver)
         samples, problems = parse(told.text, node, now_ns)
         poll.samples.extend(samples)
         poll.problems.extend(Problem(f"{node}: {one.problem}", one.line) for one in problems)
@@ -63,7 +67,7 @@ class FreeBmc:
         known = set(self.seen or ())
         tail = TAIL_ENTRIES
         while True:
-            told = await self._batches.log(host, secrets, False, tail)
+            told = await self._batches.log(host, secrets, tail, self.driver)
             if told.fault and not told.text:
                 poll.problems.append(Problem(f"{self._target.node}: log: {told.fault}"))
                 return

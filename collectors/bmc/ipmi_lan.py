@@ -25,7 +25,9 @@ from collectors.bmc.ipmi_packets import (
     BadPacket,
     Handshake,
     Session,
+    capabilities_request,
     open_plain,
+    speaks_2_0,
 )
 from collectors.bmc.ipmi_wire import NoWay, Wire
 
@@ -240,14 +242,19 @@ class Lan:
         assert wire is not None
         loop = asyncio.get_running_loop()
         wait = self._timing.timeout_seconds
-        for _ in range(self._timing.tries):
+        for turn in range(self._timing.tries):
             wire.send(packet)
+            if turn and not self.answers:
+                # Silence may mean that it does not know RMCP+: every BMC answers this.
+                wire.send(capabilities_request())
             end = loop.time() + wait
             wait *= self._timing.growth
             while True:
                 answer = await wire.get(end - loop.time())
                 if answer is None:
                     break
+                if not self.answers and speaks_2_0(answer) is False:
+                    raise BmcError(words.ONLY_1_5, FOREIGN)
                 try:
                     found, payload = open_plain(answer)
                     if found == kind:

@@ -25,6 +25,7 @@ IPMI = 0x00
 
 BMC_ADDRESS = 0x20
 CONSOLE_ADDRESS = 0x81
+GET_CAPABILITIES, THIS_CHANNEL, EXTENDED = 0x38, 0x0E, 0x80
 NAME_ONLY = 0x10  # look the user up by name alone, not by name and privilege
 
 PRIVILEGES = {"user": 2, "operator": 3, "administrator": 4}
@@ -105,6 +106,31 @@ def open_plain(packet: bytes) -> tuple[int, bytes]:
     if len(payload) != size or kind & 0xC0:
         raise BadPacket("a packet that is not whole")
     return kind & 0x3F, payload
+
+
+def capabilities_request() -> bytes:
+    """Get Channel Authentication Capabilities (22.13), as every BMC since IPMI 1.5 takes it.
+
+    It belongs to no session and asks for the IPMI 2.0 part of the answer, too.
+    """
+    body = bytes((CONSOLE_ADDRESS, 0, GET_CAPABILITIES, THIS_CHANNEL | EXTENDED, 0x02))
+    message = _head(0x06 << 2) + body + checksum(body)
+    return RMCP + bytes(9) + bytes([len(message)]) + message
+
+
+def speaks_2_0(packet: bytes) -> bool | None:
+    """What the answer to ``capabilities_request`` says of RMCP+; None for another packet.
+
+    A BMC that does not know the question's IPMI 2.0 part refuses it, or answers without it.
+    """
+    if len(packet) < 22 or packet[:4] != RMCP or packet[4] != 0:
+        return None
+    if packet[15] >> 2 != 0x07 or packet[19] != GET_CAPABILITIES:
+        return None
+    if packet[20]:
+        return False
+    extended = len(packet) > 25 and packet[22] & EXTENDED
+    return bool(extended and packet[24] & 0x02)
 
 
 @dataclass

@@ -137,6 +137,35 @@ def test_a_dead_bmc_and_a_wrong_password_cost_only_themselves(
     assert said["odd"].startswith("FreeIPMI takes no user or password with")
 
 
+def test_a_bmc_that_speaks_ipmi_1_5_only_is_found_out_and_read_by_freeipmi(
+    ipmi_bmcs: IpmiBmcs,
+    ipmi_start: Start,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lines = {"n1": ipmi_bmcs.relay(1, "--old")}
+    ipmi_bmcs.run("sel", "1", "0x0c", "0x87", "0x6f", "0x01", "0x03", "0x05")
+    source = ipmi_start(lines)
+    batch = source.collect(time.time_ns())
+    assert batch.fault == ""
+    assert len(values(batch, "n1")) >= 20
+    assert events(batch)[-1].tag("code") == "memory_uncorrectable"
+    assert any("read by FreeIPMI: the BMC speaks IPMI 1.5" in p.problem for p in batch.problems)
+    source.close()
+    again = ipmi_start(lines)  # it is remembered: not asked in vain at each start
+    batch = again.collect(time.time_ns())
+    assert values(batch, "n1")
+    assert batch.problems == ()
+    assert events(batch) == []
+    native = ipmi_start(lines, tool="native").collect(time.time_ns())
+    assert 'the BMC speaks IPMI 1.5 only: tool = "auto" has FreeIPMI read it' in native.fault
+    other = {"n2": lines["n1"]}
+    asked = ipmi_start(other, **SIMULATOR).collect(time.time_ns())
+    assert 'speaks IPMI 1.5 only: set driver = "LAN"' in asked.fault
+    monkeypatch.setenv("PATH", "/nowhere")
+    alone = ipmi_start(other).collect(time.time_ns())
+    assert "the BMC speaks IPMI 1.5 only: install freeipmi-tools" in alone.fault
+
+
 @pytest.mark.parametrize("flag", ["", "a b", "x;y", "-h"])
 def test_a_workaround_flag_is_a_word(flag: str) -> None:
     with pytest.raises(ValueError, match="small letters"):

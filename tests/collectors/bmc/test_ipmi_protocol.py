@@ -9,7 +9,17 @@ import pytest
 
 from collectors.bmc import ipmi_lan
 from collectors.bmc.ipmi_aes import Cbc
-from collectors.bmc.ipmi_packets import SUITES, BadPacket, Handshake, Session, open_plain
+from collectors.bmc.ipmi_packets import (
+    OPEN_RESPONSE,
+    SUITES,
+    BadPacket,
+    Handshake,
+    Session,
+    capabilities_request,
+    open_plain,
+    plain,
+    speaks_2_0,
+)
 from collectors.bmc.ipmi_records import SensorRecord, entry_of, sensors_of
 from collectors.bmc.ipmi_sel_entry import to_sample
 from daemon.bench.bmc_standin import RECORDS, Bmc
@@ -21,11 +31,11 @@ def test_aes_is_that_of_the_standard() -> None:
     # NIST SP 800-38A, F.2.1: CBC-AES128.Encrypt, first block
     key = bytes.fromhex("2b7e151628aed2a6abf7158809cf4f3c")
     iv = bytes(range(16))
-    plain = bytes.fromhex("6bc1bee22e409f96e93d7e117393172a")
+    block = bytes.fromhex("6bc1bee22e409f96e93d7e117393172a")
     cipher = Cbc(key)
-    secret = cipher.encrypt(iv, plain)
+    secret = cipher.encrypt(iv, block)
     assert secret.hex() == "7649abac8119b246cee98e9b12e9197d"
-    assert cipher.decrypt(iv, secret) == plain
+    assert cipher.decrypt(iv, secret) == block
     cipher.close()
     cipher.close()
 
@@ -231,3 +241,16 @@ def test_log_records_of_noise_never_raise() -> None:
         made = to_sample(entry_of(os.urandom(16), "n1", {}), NOW_NS)
         assert made.tag("code")
         assert made.time_ns > 0
+
+
+def test_what_a_bmc_says_of_rmcp_plus_is_read_and_nothing_else() -> None:
+    answer = Bmc().answer(capabilities_request())
+    assert answer is not None
+    assert speaks_2_0(answer) is True
+    without = answer[:22] + b"\x04" + answer[23:]
+    assert speaks_2_0(without) is False
+    refused = answer[:20] + b"\xcc" + answer[21:]
+    assert speaks_2_0(refused) is False
+    others = (b"", answer[:21], b"\x00" * 40, capabilities_request())
+    for other in (*others, plain(OPEN_RESPONSE, b"x" * 36)):
+        assert speaks_2_0(other) is None
