@@ -20,10 +20,12 @@ import pyarrow.parquet as pq
 from daemon.frames import FrameReport, sync_directory
 from daemon.store.database import Database
 from daemon.store.embedded import Store, samples_from, take_lock
-from daemon.store.errors import StoreUnavailableError
+from daemon.store.errors import StoreUnavailableError, unavailable
 from daemon.store.parts import Part, all_parts, read_part, remove, without_covered
 from daemon.store.reader import Reader
+from daemon.store.rebuild import rebuild_if_damaged
 from daemon.store.segments import list_segments, read_segment, segment_path
+from daemon.store.swap import free_name, mended_path, unfinished_path
 from daemon.store.tables import sort_once, tags_of, times_ns
 
 DATABASE_FILE = "tocsin.sqlite"
@@ -97,6 +99,11 @@ def verify(directory: Path, deep: bool = True) -> Iterator[Finding]:
         for leftover in root.glob("*/*/*.tmp"):
             yield Finding(leftover, "a file that was never finished; its rows are elsewhere", False)
     path = directory / DATABASE_FILE
+    if mended_path(path).exists():
+        text = "a repair was cut off; the head's next start or tocsin store repair finishes it"
+        yield Finding(mended_path(path), text, False)
+    elif unfinished_path(path).exists():
+        yield Finding(unfinished_path(path), "a repair was cut off; run it again", False)
     if path.exists():
         try:
             database = Database(path, read_only=True)
@@ -159,26 +166,12 @@ def repair(directory: Path, now_ns: int = 0) -> list[str]:
 
     Raises StoreUnavailableError when a head has the store open or the disk fails.
     """
-    done: list[str] = []
-    damaged = directory / "damaged"
     lock = take_lock(directory)
     try:
-        damaged.mkdir(exist_ok=True)
-        for root in (directory / "parquet", directory / "rollup"):
-            for leftover in root.glob("*/*/*.tmp"):
-                leftover.unlink()
-                done.append(f"removed {leftover}, which was never finished")
-            for part in list(all_parts(root)):
-                if any(finding.loses_rows for finding in _verify_part(part, deep=True)):
-                    _set_aside(part.path, damaged)
-                    done.append(f"set aside {part.path}, which cannot be read")
-            # Only now: what a damaged file covered counts again.
-            parts = list(all_parts(root))
-            counted = {part.path for part in without_covered(parts)}
-            covered = [part.path for part in parts if part.path not in counted]
-            remove(covered)
-            done.extend(f"removed {path}, which another file covers" for path in covered)
-        done.extend(_repair_database(directory / DATABASE_FILE, damaged))
+        done = _repair_files(directory)
+        done.extend(rebuild_if_damaged(directory / DATABASE_FILE))
+    except OSError as error:
+        raise unavailable(error, directory) from error
     finally:
         os.close(lock)
     with contextlib.closing(Store(directory)) as store:
@@ -191,78 +184,34 @@ def repair(directory: Path, now_ns: int = 0) -> list[str]:
     return done
 
 
+def _repair_files(directory: Path) -> list[str]:
+    """Sets Parquet files aside that cannot be read, and removes what is of no use."""
+    done: list[str] = []
+    damaged = directory / "damaged"
+    damaged.mkdir(exist_ok=True)
+    for root in (directory / "parquet", directory / "rollup"):
+        for leftover in root.glob("*/*/*.tmp"):
+            leftover.unlink()
+            done.append(f"removed {leftover}, which was never finished")
+        for part in list(all_parts(root)):
+            if any(finding.loses_rows for finding in _verify_part(part, deep=True)):
+                _set_aside(part.path, damaged)
+                done.append(f"set aside {part.path}, which cannot be read")
+        # Only now: what a damaged file covered counts again.
+        parts = list(all_parts(root))
+        counted = {part.path for part in without_covered(parts)}
+        covered = [part.path for part in parts if part.path not in counted]
+        remove(covered)
+        done.extend(f"removed {path}, which another file covers" for path in covered)
+    return done
+
+
 def _set_aside(path: Path, damaged: Path) -> Path:
     """Where it is now: never over a file that an earlier repair has set aside."""
-    name = "_".join(path.parts[-3:])
-    target, number = damaged / name, 1
-    while target.exists():
-        number += 1
-        target = damaged / f"{name}.{number}"
+    target = free_name(damaged, "_".join(path.parts[-3:]))
     path.rename(target)
     sync_directory(damaged)
     return target
-
-
-def _repair_database(path: Path, damaged: Path) -> list[str]:
-    """Copies every row that can still be read into a new file, when SQLite finds faults."""
-    if not path.exists():
-        return []
-    try:
-        database = Database(path)
-        faults = database.check()
-        database.close()
-    except StoreUnavailableError as error:
-        faults = [str(error)]
-    if not faults:
-        return []
-    fresh = path.with_name(f".{path.name}.new")
-    fresh.unlink(missing_ok=True)
-    copied = _copy_rows(path, fresh)
-    aside = _set_aside(path, damaged)
-    for extra in ("-wal", "-shm"):  # what was not read of them belongs to the old file
-        with contextlib.suppress(FileNotFoundError):
-            path.with_name(path.name + extra).rename(aside.with_name(aside.name + extra))
-    fresh.replace(path)
-    sync_directory(path.parent)
-    return [f"rebuilt {path.name} ({faults[0][:100]}): {copied} rows could be read"]
-
-
-def _copy_rows(source: Path, target: Path) -> int:
-    old = sqlite3.connect(source, isolation_level=None)
-    new = sqlite3.connect(target, isolation_level=None)
-    copied = 0
-    try:
-        old.text_factory = lambda raw: raw.decode("utf-8", "replace")
-        try:
-            objects = old.execute(
-                "SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL"
-                " AND name NOT LIKE 'sqlite_%' ORDER BY type DESC"
-            ).fetchall()
-        except sqlite3.DatabaseError:
-            return 0
-        new.execute("BEGIN")
-        for kind, name, sql in objects:
-            new.execute(sql)
-            if kind == "table":
-                copied += _copy_table(old, new, name)
-        new.execute("COMMIT")
-    finally:
-        old.close()
-        new.close()
-    return copied
-
-
-def _copy_table(old: sqlite3.Connection, new: sqlite3.Connection, name: str) -> int:
-    quoted = '"' + name.replace('"', '""') + '"'
-    copied = 0
-    try:
-        for row in old.execute(f"SELECT * FROM {quoted}"):  # noqa: S608 (a name of its own list)
-            marks = ", ".join("?" * len(row))
-            new.execute(f"INSERT OR IGNORE INTO {quoted} VALUES ({marks})", row)  # noqa: S608
-            copied += 1
-    except sqlite3.DatabaseError:
-        pass  # what comes before the damage is kept
-    return copied
 
 
 def _events_again(store: Store) -> int:

@@ -10,13 +10,17 @@ Source: https://www.sqlite.org/wal.html and https://www.sqlite.org/pragma.html
 from __future__ import annotations
 
 import contextlib
+import logging
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from daemon.store.errors import StoreUnavailableError
+from daemon.store.errors import StoreUnavailableError, unavailable
+from daemon.store.swap import swap
+
+log = logging.getLogger("tocsin.store")
 
 BUSY_SECONDS = 10.0
 
@@ -46,8 +50,18 @@ class Database:
         if str(path) == ":memory:":
             self._shared = self._open()
         elif not read_only:
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            self._finish_repair(Path(path))
         self.connection()
+
+    @staticmethod
+    def _finish_repair(path: Path) -> None:
+        """A repair that was cut off while it swapped files is finished before anybody writes."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if (aside := swap(path)) is not None:
+                log.warning("%s: a repair was cut off; finished, the old one is %s", path, aside)
+        except OSError as error:
+            raise unavailable(error, path) from error
 
     def connection(self) -> sqlite3.Connection:
         """This thread's connection, with rows that know their column names."""

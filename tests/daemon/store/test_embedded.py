@@ -398,13 +398,16 @@ while True:
 """
 
 
+KILL_ROUNDS = int(os.environ.get("TOCSIN_KILL_ROUNDS", "15"))
+
+
 @pytest.mark.slow
+@pytest.mark.timeout(120 + 30 * KILL_ROUNDS)
 def test_kill_9_at_random_moments_loses_and_doubles_nothing_acknowledged(tmp_path: Path) -> None:
-    rounds = int(os.environ.get("TOCSIN_KILL_ROUNDS", "15"))
     rng = random.Random(7)
     directory = tmp_path / "store"
     acknowledged = 0
-    for _ in range(rounds):
+    for _ in range(KILL_ROUNDS):
         with subprocess.Popen(
             [sys.executable, "-c", CHILD, str(directory), str(acknowledged), str(START_NS)],
             stdout=subprocess.PIPE,
