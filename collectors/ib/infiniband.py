@@ -1,9 +1,10 @@
 """The ``infiniband`` source: the ports of this node's InfiniBand and RoCE adapters.
 
-One ``ib_port`` point per port and cycle, from sysfs; ``event`` points of kind ``link`` when
-something changed (``down``, ``up``, ``flap``, ``rate``, ``no_sm``, ``missing``, ``saturated``,
-``sm_changed``, ``ipoib_down``, ``ipoib_up``), and of kind ``inventory`` and code ``port``, at the
-start, on change and hourly: which GUID a port has in the fabric. Ports that are no part of the
+One ``ib_port`` point per port and cycle, from sysfs, and one ``ib_plane`` per plane of a link that
+has several; ``event`` points of kind ``link`` when something changed (``down``, ``up``, ``flap``,
+``rate``, ``no_sm``, ``missing``, ``saturated``, ``sm_changed``, ``ipoib_down``, ``ipoib_up``, and
+``plane_...`` for what a single plane did), and of kind ``inventory`` and code ``port``, at the
+start, on change and daily: which GUID a port has in the fabric. Ports that are no part of the
 fabric of the jobs are left out by rule: virtual functions, bonded interfaces, slow or management
 Ethernet ports.
 """
@@ -12,7 +13,6 @@ from __future__ import annotations
 
 import fnmatch
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -23,6 +23,7 @@ from collectors.command import Runner
 from collectors.events import EVENT_METRICS, INFO, event, spaced
 from collectors.ib.memory import Learning, PortMemory, load_memory, remember, vanished
 from collectors.ib.perf import parse_perfquery
+from collectors.ib.planes import PLANE_METRICS, fold, tell_planes, with_planes
 from collectors.ib.readers import Readers
 from collectors.ib.sysfs import CLASS, HW_METRICS, PortReading, devices, read_device, read_text
 from collectors.ib.transceiver import module_fields
@@ -39,7 +40,14 @@ from collectors.sample import (
     sample,
 )
 
-METRICS: tuple[Metric, ...] = (*port_metrics("ib_port"), *HW_METRICS, *EVENT_METRICS)
+METRICS: tuple[Metric, ...] = (
+    *port_metrics("ib_port"),
+    *HW_METRICS,
+    *PLANE_METRICS,
+    *port_metrics("ib_plane"),
+    *(replace(one, measurement="ib_plane") for one in HW_METRICS),
+    *EVENT_METRICS,
+)
 
 STATE_FILE = "ports.json"
 INVENTORY_NS = 86_400 * 1_000_000_000
@@ -55,7 +63,8 @@ class Options(BaseOptions):
     ``ethernet_rate_bits_per_second`` and that carry no default route; bonded ones only with
     ``bonded``. ``transceivers`` names the tool that is asked about cables, one port a cycle and
     each port every ``transceiver_seconds``. ``perfquery`` allows to ask it for data counters
-    where the kernel has none of 64 bits.
+    where the kernel has none of 64 bits. ``planes`` takes patterns for RoCE devices whose ports are
+    planes of one link (``mlx5_*``): it is watched as DEVICE/0. Planes of InfiniBand are found.
     """
 
     expected: tuple[str, ...] = ()
@@ -67,6 +76,7 @@ class Options(BaseOptions):
     transceivers: Literal["off", "ethtool", "mlxlink"] = "off"
     transceiver_seconds: float = Field(default=300.0, ge=10)
     perfquery: bool = True
+    planes: tuple[str, ...] = ()
 
 
 def make(options: Options, context: Context) -> Source:
@@ -152,9 +162,11 @@ class Infiniband:
             Problem(f"{name} does not answer since {seconds:.0f} s: its driver or firmware hangs")
             for name, seconds in hung.items()
         ]
-        samples = self._tell([port for ports in answers.values() for port in ports], now_ns)
+        read = [port for ports in answers.values() for port in ports]
+        links = fold(read, self._options.planes)
+        samples = self._tell(links, now_ns)
         unread = (set(names) - set(answers)) | set(errors)
-        samples += self._gone(answers, unread, now_ns)
+        samples += self._gone({port.name for port in [*read, *links]}, unread, now_ns)
         problems += [problem for ports in answers.values() for p in ports for problem in p.problems]
         self._save()
         if names and not answers:
@@ -173,11 +185,15 @@ class Infiniband:
         route = self._default_route()
         points: list[Sample] = []
         events: list[Sample] = []
+        planes: list[Sample] = []
         watched: list[PortReading] = []
         for reading in readings:
             before = memory.get(reading.name)
             if left_out(reading, before, self._options, route) or not reading.fields:
                 continue
+            reading = with_planes(
+                reading, memory, before.best_rate_bits_per_second if before else 0.0
+            )
             watched.append(reading)
             learning = Learning(
                 declared(reading.device, reading.name, self._options), self._options.learn_seconds
@@ -185,7 +201,12 @@ class Infiniband:
             memory[reading.name], told = remember(
                 self._context.node, reading, before, learning, now_ns
             )
-            events += told
+            codes = frozenset(one.tag("code") for one in told)
+            of_planes, more = tell_planes(
+                self._context.node, reading, memory, self._options.learn_seconds, codes, now_ns
+            )
+            planes += of_planes
+            events += told + more
         events += self._inventory(watched, now_ns)
         optics = self._optics(watched, now_ns)
         for reading in watched:
@@ -193,7 +214,7 @@ class Infiniband:
             fields = {**self._data_counters(reading, now_ns), **reading.fields, **more}
             tags = {"device": reading.device, "port": reading.port}
             points.append(sample("ib_port", now_ns, fields, node=self._context.node, **tags))
-        return points + events
+        return points + planes + events
 
     def _inventory(self, watched: list[PortReading], now_ns: int) -> list[Sample]:
         """Which GUID each port has: the fabric knows ports by nothing else for sure."""
@@ -233,14 +254,13 @@ class Infiniband:
             if isinstance(value := found.get(name), float) and name not in reading.fields
         }
 
-    def _gone(
-        self, answers: Mapping[str, list[PortReading]], unread: set[str], now_ns: int
-    ) -> list[Sample]:
+    def _gone(self, seen: set[str], unread: set[str], now_ns: int) -> list[Sample]:
         """Events of ports that are remembered and no longer listed."""
         memory = self._memory if self._memory is not None else {}
-        seen = {port.name for ports in answers.values() for port in ports}
         told: list[Sample] = []
         for name, before in list(memory.items()):
+            if "." in name.partition("/")[2]:
+                continue  # a plane: what it was is told with its link
             if name not in seen and name.partition("/")[0] not in unread:
                 memory[name], events = vanished(self._context.node, name, before, now_ns)
                 told += events

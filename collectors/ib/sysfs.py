@@ -29,6 +29,7 @@ from collectors.sample import Metric, Problem
 CLASS = Path("sys/class/infiniband")
 NET = Path("sys/class/net")
 FILE_LIMIT_BYTES = 4096
+IS_SM_DISABLED = 1 << 10
 PORT_LIMIT = 64  # more than any adapter has; a tree with more is not to be trusted
 
 # Counters of the transport, where a driver has them (mlx5: RoCE and InfiniBand alike): the only
@@ -71,7 +72,9 @@ class PortReading:
     """What one port says at one moment. A field that could not be read is absent.
 
     ``saturated`` names the counters that stand at their ceiling: they are lower bounds.
-    ``port_guid`` is what the fabric calls this port (InfiniBand only).
+    ``port_guid`` is what the fabric calls this port (InfiniBand only). ``sm_disabled`` is set on
+    the port of a link whose subnet management has ports of its own: its ``planes``, one each
+    (see :mod:`collectors.ib.planes`).
     """
 
     device: str
@@ -87,6 +90,8 @@ class PortReading:
     virtual: bool = False
     address: str = ""
     problems: tuple[Problem, ...] = ()
+    sm_disabled: bool = False
+    planes: tuple[PortReading, ...] = ()
 
     @property
     def name(self) -> str:
@@ -107,16 +112,37 @@ def devices(root: Path) -> list[str]:
 def read_device(root: Path, device: str) -> list[PortReading]:
     """The ports of ``device``; none when it went away while it was read."""
     folder = root / CLASS / device
-    try:
-        names = sorted(
-            (e.name for e in os.scandir(folder / "ports") if e.name.isdecimal()), key=int
-        )
-    except OSError:
-        return []
     guid = guid_of(read_text(folder / "node_guid") or "")
     virtual = (folder / "device" / "physfn").exists()
     address = _pci_address(folder)
-    return [_read_port(root, device, port, guid, virtual, address) for port in names[:PORT_LIMIT]]
+    names = _port_names(folder)
+    return [_read_port(root, device, port, guid, virtual, address) for port in names]
+
+
+def read_identity(root: Path, device: str) -> list[PortReading]:
+    """The ports of ``device`` without state and counters: files that ask no firmware."""
+    folder = root / CLASS / device
+    found = []
+    for port in _port_names(folder):
+        place = folder / "ports" / port
+        layer = (read_text(place / "link_layer") or "").strip()
+        port_guid = "" if layer == "Ethernet" else _port_guid(place)
+        one = PortReading(device, port, {}, layer, port_guid=port_guid, sm_disabled=_no_sm(place))
+        found.append(one)
+    return found
+
+
+def _port_names(folder: Path) -> list[str]:
+    try:
+        names = [e.name for e in os.scandir(folder / "ports") if e.name.isdecimal()]
+    except OSError:
+        return []
+    return sorted(names, key=int)[:PORT_LIMIT]
+
+
+def _no_sm(folder: Path) -> bool:
+    """Whether the port's CapabilityMask has IsSMDisabled (14.2.5.6)."""
+    return bool((_number(read_text(folder / "cap_mask")) or 0) & IS_SM_DISABLED)
 
 
 def _read_port(
@@ -158,6 +184,7 @@ def _read_port(
         virtual,
         address,
         tuple(problems),
+        layer != "Ethernet" and _no_sm(folder),
     )
 
 

@@ -24,7 +24,7 @@ from daemon.store.parts import is_too_long
 
 # Our own measurements that hold numbers only, and those that only the head may write.
 NUMBER_MEASUREMENTS = frozenset(
-    {"gpu", "ib_port", "fabric_port", "bmc", "host", "disk", "pcie", "slurm_node"}
+    {"gpu", "ib_port", "ib_plane", "fabric_port", "bmc", "host", "disk", "pcie", "slurm_node"}
 )
 HEAD_MEASUREMENTS = frozenset(
     {"fabric", "fabric_port", "slurm_node", "slurm_event", "risk", "decision"}

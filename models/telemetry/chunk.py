@@ -14,6 +14,7 @@ from collectors.sample import Sample, Tags, Value
 TAG_COLUMNS: dict[str, tuple[str, ...]] = {
     "gpu": ("gpu", "node", "uuid"),
     "ib_port": ("device", "node", "port"),
+    "ib_plane": ("device", "node", "plane", "port"),
     "fabric_port": ("guid", "peer_node", "port"),
     "bmc": ("kind", "node", "sensor"),
     "host": ("node",),

@@ -88,9 +88,14 @@ def port(
     sm: str = "0x1",
     counters: bool = True,
     hw: bool = True,
+    guid: str = "",
+    no_sm: bool = False,
     **values: object,
 ) -> Path:
-    """A port of ``folder``; ``values`` are counters by file name, ``every`` for all others."""
+    """A port of ``folder``; ``values`` are counters by file name, ``every`` for all others.
+
+    ``guid`` is that of the port where it is not the node's; ``no_sm`` sets IsSMDisabled.
+    """
     place = folder / "ports" / str(number)
     for file, text in (
         ("state", state),
@@ -101,10 +106,11 @@ def port(
         ("sm_lid", sm),
         ("lid_mask_count", "0"),
         ("sm_sl", "0"),
-        ("cap_mask", "0xa751e848"),
+        ("cap_mask", "0xa751ec48" if no_sm else "0xa751e848"),
     ):
         put(place / file, text)
-    put(place / "gids/0", "fe80:0000:0000:0000:" + (folder / "node_guid").read_text().strip())
+    own = guid or (folder / "node_guid").read_text().strip()
+    put(place / "gids/0", f"fe80:0000:0000:0000:{own}")
     put(place / "pkeys/0", "0xffff")
     if counters:
         for n, file in enumerate(ERRORS + DATA):
@@ -115,6 +121,18 @@ def port(
             put(place / "hw_counters" / file, values.get(file, 0))
         put(place / "hw_counters" / "lifespan", "10")
     return place
+
+
+def planes(
+    root: Path, device_name: str, smi_name: str, guid: str, count: int = 4, *, tells_sm: bool = True
+) -> tuple[Path, Path]:
+    """An XDR adapter as mlx5 lists it: a device with the link, a sub-device with its planes."""
+    whole = device(root, device_name, "40.44.0208", "MT4131")
+    port(whole, guid=guid, no_sm=tells_sm, rate=f"{200 * count} Gb/sec ({count}X XDR)")
+    sub = device(root, smi_name, "40.44.0208", "MT4131")
+    for number in range(1, count + 1):
+        port(sub, number, guid=guid, rate="200 Gb/sec (1X XDR)")
+    return whole, sub
 
 
 def interface(root: Path, folder: Path, name: str, *, ipoib: bool, **files: object) -> Path:
