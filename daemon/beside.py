@@ -14,13 +14,14 @@ from daemon.drains.softener import Softener
 from daemon.policy.decide import Situation
 from daemon.policy.decisions import Mode
 from daemon.policy.limits import Limits
-from daemon.policy.soft_wishes import chances, soft_mode, wishes
+from daemon.policy.soft_wishes import chances, soft_mode, too_many, wishes
 from daemon.proofs.idle import RULE
 from daemon.proofs.idle_prober import IdleProber
 from daemon.slurm.adapter import SlurmAdapter
 from daemon.slurm.idling import IdleTools
 from daemon.slurm.reboot import RebootTools
 from daemon.slurm.soft import SoftTools
+from daemon.stages import Stages
 from models.voices import Fact
 
 
@@ -43,21 +44,24 @@ class Beside:
         ledger: Ledger,
         limits: Limits,
         mode: Mode,
+        stages: Stages | None = None,
     ) -> None:
+        self._stages = stages or Stages()
         self._ledger = ledger
         self._limits = limits
         self._mode = mode
         self.softener = Softener(
             tools.soft if tools is not None else None, ledger, limits.soft,
-            soft_mode(limits, mode), adapter.controller_start_ns,
+            soft_mode(limits, mode), adapter.controller_start_ns, self._stages,
         )  # fmt: skip
         self.rebooter = Rebooter(
             tools.reboot if tools is not None else None, adapter, ledger, limits.reboot, mode,
-            lambda node: node in ledger.locks(),
+            lambda node: node in ledger.locks(), self._stages,
         )  # fmt: skip
         self.prober = IdleProber(
-            tools.idle if tools is not None else None, ledger, limits.idle, limits.proof, mode
-        )
+            tools.idle if tools is not None else None, ledger, limits.idle, limits.proof, mode,
+            self._stages,
+        )  # fmt: skip
 
     @property
     def facts(self) -> tuple[Fact, ...]:
@@ -70,14 +74,23 @@ class Beside:
         return news
 
     def step(self, situation: Situation, now_ns: int) -> None:
-        """Makes likely nodes less wanted, and reboots what waits for it."""
-        if self._limits.soft.step != "none" or self.softener.open():
-            wanted = wishes(
-                situation, self._limits, self._ledger.view(now_ns), self._mode, now_ns,
-                self.softener.reserved(),
-            )  # fmt: skip
-            self.softener.step(wanted, chances(situation), situation.nodes, now_ns)
-        self.rebooter.step(now_ns)
+        """Makes likely nodes less wanted, reboots what waits for it, probes what is idle.
+
+        Each by itself: what fails in one holds up none of the others.
+        """
+        self._stages.run("soft steps", self._soften, situation, now_ns)
+        self._stages.run("reboots", self.rebooter.step, now_ns)
+        self._stages.run("idle probes", self._probe, situation, now_ns)
+
+    def _soften(self, situation: Situation, now_ns: int) -> None:
+        if self._limits.soft.step == "none" and not self.softener.open():
+            return
+        view, reserved = self._ledger.view(now_ns), self.softener.reserved()
+        wanted = wishes(situation, self._limits, view, self._mode, now_ns, reserved)
+        crowded = too_many(situation, self._limits, view, self._mode, now_ns, reserved)
+        self.softener.step(wanted, chances(situation), situation.nodes, now_ns, crowded)
+
+    def _probe(self, situation: Situation, now_ns: int) -> None:
         if self._limits.idle.every_hours or self.prober.records.open():
             view = self._ledger.view(now_ns)
             spoken = {one.entity.node for one in situation.facts if one.rule != RULE}

@@ -58,6 +58,7 @@ from daemon.slurm.proving import Proving
 from daemon.slurm_desk import SlurmDesk
 from daemon.source_loop import DirectOutlet, SourceLoop
 from daemon.sources import make_all
+from daemon.stages import Stages
 from daemon.store.commit import GroupCommit
 from daemon.store.embedded import Store
 from daemon.store.errors import StoreUnavailableError
@@ -129,13 +130,16 @@ class Head:
         self.ledger = Ledger(self.store.database)
         self.learning = Learning(config, self.ledger, self.store.directory)
         self.watch.use(self.learning.models)
-        self.drains = Drains(adapter, self.ledger, config.policy, config.mode, prover=prover)
-        self.beside = Beside(beside, adapter, self.ledger, config.policy, config.mode)
+        self.stages = Stages()
+        self.drains = Drains(
+            adapter, self.ledger, config.policy, config.mode, prover=prover, stages=self.stages
+        )
+        self.beside = Beside(beside, adapter, self.ledger, config.policy, config.mode, self.stages)
         self.identities = Identities(self.ledger)
         # In shadow mode nothing in Slurm is touched, jobs included.
         acts = job_tools is not None and config.mode is not Mode.SHADOW
         self.tender = (
-            Tender(job_tools, self.store.database, self.ledger, config.policy.jobs)
+            Tender(job_tools, self.store.database, self.ledger, config.policy.jobs, self.stages)
             if acts and job_tools is not None
             else None
         )
@@ -183,13 +187,8 @@ class Head:
         await self.read_slurm()
         config = self.config
         every = self.schedule.every
-        every(
-            "slurm",
-            self.desk.source.period_seconds,
-            self.desk.source.deadline_seconds + 5,
-            self.read_slurm,
-            delay_seconds=self.desk.source.period_seconds,
-        )
+        period, most = self.desk.source.period_seconds, self.desk.source.deadline_seconds + 5
+        every("slurm", period, most, self.read_slurm, delay_seconds=period)
         every("judge", config.head.judge_seconds, 60.0, self.judge)
         every(
             "checkpoint",
@@ -203,7 +202,11 @@ class Head:
             "roll", ROLL_PERIOD_SECONDS, 600.0, self._roll, delay_seconds=ROLL_PERIOD_SECONDS
         )
         self.schedule.every_blocking(
-            "upkeep", UPKEEP_PERIOD_SECONDS, 3000.0, self._maintain, delay_seconds=300.0
+            "upkeep",
+            UPKEEP_PERIOD_SECONDS,
+            3000.0,
+            lambda: self.store.upkeep(self.clock.now_ns()),
+            delay_seconds=300.0,
         )
         if self.past is not None:
             every("history", HISTORY_PERIOD_SECONDS, 400.0, self._mine, delay_seconds=60.0)
@@ -261,9 +264,8 @@ class Head:
         """One cycle of the ``slurm`` source; then the ledger is held against what it said."""
         loop = asyncio.get_running_loop()
         batch = await loop.run_in_executor(None, self.desk.read, self.clock.now_ns())
-        await self.intake.keep([one for one in batch.samples if one.measurement != "source"])
-        await self.intake.keep(
-            [head_reading(one) for one in batch.samples if one.measurement == "source"]
+        await self._keep(
+            head_reading(one) if one.measurement == "source" else one for one in batch.samples
         )
         reading = self.desk.source.latest
         if not batch.up or reading is None:
@@ -272,22 +274,28 @@ class Head:
         known = {*self.nodes, HEAD_NODE}
         await self.intake.in_turn(self.intake.latest.keep_only, known)
         now_ns = self.clock.now_ns()
+        run = self.stages.run
         await self.returned(await self.by_hand(self.drains.reconcile, reading.nodes, now_ns))
-        if news := await self.by_hand(self.drains.take_news):
-            await self.intake.keep(news)
         if self.tender is not None:
-            await self.by_hand(self.tender.tend, reading.jobs, now_ns)
-        await self.by_hand(self.beside.step, self.situation(), now_ns)
-        if news := self.beside.take_news():
-            await self.intake.keep(news)
+            tend = self.tender.tend
+            await self.by_hand(lambda: run("care for jobs", tend, reading.jobs, now_ns))
+        await self.by_hand(lambda: run("beside", self.beside.step, self.situation(), now_ns))
+        await self._keep([*await self.by_hand(self.drains.take_news), *self.beside.take_news()])
         await self.by_hand(self.look_at_ledger)
+        self._faults.update(self.stages.end())
 
-    async def returned(self, nodes: Iterable[Returned]) -> None:
+    async def _keep(self, samples: Iterable[Sample]) -> None:
+        """Keeps what was read; that the store cannot is told by itself, and stops nothing here."""
+        with contextlib.suppress(StoreUnavailableError):
+            await self.intake.keep(list(samples))
+
+    async def returned(self, nodes: Sequence[Returned]) -> None:
         """Nodes that came back into service: what was certain of them before is spent."""
         for one in nodes:
             log.info("node_returned", node=one.node)
             await self.intake.in_turn(self.watch.clear, one.node, one.at_ns)
-            self._spawn(self._look_again([one.node]))
+        if nodes:
+            self._spawn(self._look_again([one.node for one in nodes]))
 
     async def _look_again(self, names: list[str]) -> None:
         """Slurm shows a node that it takes back as not responding until its slurmd has answered:
@@ -313,7 +321,9 @@ class Head:
             heard = [one for one in judgement.silences if (one.node, one.cause) != _SELF]
             facts = (*judgement.facts, *self.beside.facts)
             judgement = replace(judgement, silences=tuple(heard), facts=facts)
-            self.judgement = judgement = self.learning.acting(judgement)
+            # Where learned models fail, what is certain is acted on all the same.
+            acting = self.stages.run("learning", self.learning.acting, judgement)
+            self.judgement = judgement = acting or replace(judgement, risks=())
             self.risk_of = risks_by_node(judgement.risks)
             try:
                 self.decisions = await self.by_hand(self._decide_and_act, now_ns)
@@ -335,7 +345,8 @@ class Head:
             self.active += of_head(self._faults.items(), now_ns)
             self.active += self.learning.alerts(now_ns)
             self.active += of_senders(self.gateway.loud() if self.gateway else "", now_ns)
-            await self.by_hand(self.alerts.update, self.active, now_ns)
+            told = self.alerts.update
+            await self.by_hand(lambda: self.stages.run("alerts", told, self.active, now_ns))
             self.intake.flow.mark(self.clock.monotonic())
             await self._write_decisions()
             await self._write_risks(judgement)
@@ -367,10 +378,12 @@ class Head:
             self.situation(), config.policy, self.ledger.view(now_ns), config.mode, now_ns
         )
         final = tuple(self.drains.carry_out(decisions, now_ns))
-        self.learning.record(self.situation(), now_ns)
-        fresh = [one.node for one in final if one.action is Action.DRAIN and one.guard is None]
-        if fresh:
-            self.desk.read_again(fresh)
+        self.stages.run("learning", self.learning.record, self.situation(), now_ns)
+        # What was read back after the write is as new as a reading: slurmctld is not asked twice.
+        shown = self.drains.take_shown()
+        self.desk.saw(shown)
+        fresh = (one.node for one in final if one.action is Action.DRAIN and one.guard is None)
+        self.desk.read_again([name for name in fresh if name not in shown])
         self.look_at_ledger()
         return final
 
@@ -453,9 +466,6 @@ class Head:
     def _roll(self) -> None:
         self.store.roll(self.clock.now_ns())
         self.store.make_room()
-
-    def _maintain(self) -> None:
-        self.store.upkeep(self.clock.now_ns())
 
     async def _mine(self) -> None:
         if self.past is not None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar, TypeVarTuple
 
 from collectors.slurm.nodes import NodeState
-from daemon.drains.drains import RefusedError
+from daemon.drains.drains import RefusedError, Returned
 from daemon.drains.ledger import UnknownCaseError
 from daemon.head import Head
 from daemon.page.view import Refused, UnknownSubject
@@ -17,11 +19,21 @@ Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")
 
 
+@dataclass(slots=True)
+class _Resume:
+    """A person wants a node back; ``came``: what it came to."""
+
+    node: str
+    user: str
+    came: Returned | RefusedError | None = None
+
+
 class OperatorWords:
     """The verbs of ``HeadView``: each answers a sentence, or raises Refused or UnknownSubject."""
 
     def __init__(self, head: Head) -> None:
         self._head = head
+        self._resumes: deque[_Resume] = deque()
 
     async def approve(self, case: str, user: str) -> str:
         """Yes to a waiting drain; judged and written at once."""
@@ -42,10 +54,13 @@ class OperatorWords:
     async def resume(self, node: str, user: str) -> str:
         """Lifts our own drain."""
         self._known(node)
-        returned = await self._word(self._head.drains.resume, node, user)
-        # Until Slurm is read again the node would look drained, and a new fault refused.
-        await self._hand(self._head.desk.read_again, [node])
-        await self._head.returned([returned])
+        word = _Resume(node, user)
+        self._resumes.append(word)
+        await self._head.returned(await self._word(self._lift))
+        if isinstance(word.came, RefusedError):
+            raise Refused(str(word.came))
+        if word.came is None:
+            raise Refused(f"{node} was not lifted: tocsin's own log says why")
         return f"{node} is back in service"
 
     async def prove(self, node: str, user: str) -> str:
@@ -71,6 +86,25 @@ class OperatorWords:
         found = await self._word(self._head.drains.verdict, case, right, user)
         await self._head.intake.keep(word_samples(found, right, self._head.clock.now_ns()))
         return f"{found.node}: case {found.id[:4]} recorded as {'right' if right else 'wrong'}"
+
+    def _lift(self, now_ns: int) -> list[Returned]:
+        """Lifts all that was asked for by now, in one write: while one is under way the next
+        words gather. In the hand thread; answers the nodes that came back.
+        """
+        returned: list[Returned] = []
+        while self._resumes:
+            words: dict[str, _Resume] = {}
+            while self._resumes and self._resumes[0].node not in words:
+                word = self._resumes.popleft()
+                words[word.node] = word
+            drains = self._head.drains
+            came = drains.resume_all({node: word.user for node, word in words.items()}, now_ns)
+            for node, word in words.items():
+                word.came = came[node]
+            returned += [one for one in came.values() if isinstance(one, Returned)]
+            # Until Slurm is read again the node would look drained, and a new fault refused.
+            self._head.desk.saw(drains.take_shown())
+        return returned
 
     # ---- inside ------------------------------------------------------------------------
 

@@ -68,9 +68,14 @@ class SlurmDesk:
         except SlurmError as error:
             log.info("nodes_not_read_again", why=str(error))
             return
+        self.saw(fresh)
+
+    def saw(self, fresh: Mapping[str, NodeState]) -> None:
+        """Takes in nodes that were just read, by whomever."""
         at = self._monotonic()
         self._again = {**self._again, **{name: (at, one) for name, one in fresh.items()}}
-        self.nodes = {**self.nodes, **fresh}
+        if fresh:
+            self.nodes = {**self.nodes, **fresh}
 
     def _read_topology(self) -> None:
         now = self._monotonic()
@@ -80,8 +85,8 @@ class SlurmDesk:
         self._topology_seconds = now
         try:
             self._topology = of_topology(self.adapter.topology(), self.nodes)
-        except SlurmError as error:
-            log.info("topology_not_read", why=str(error))
+        except Exception as error:  # groups are missing then, and no reading of the nodes
+            log.warning("topology_not_read", why=f"{type(error).__name__}: {error}")
 
     @property
     def jobs(self) -> Mapping[str, Job]:

@@ -27,6 +27,7 @@ from daemon.policy.limits import Limits
 from daemon.proofs.runs import Proofs
 from daemon.slurm.adapter import Outcome, SlurmAdapter, SlurmError, SlurmUnavailable
 from daemon.slurm.proving import Proving
+from daemon.stages import Stages
 
 
 class RefusedError(Exception):
@@ -50,9 +51,12 @@ class Drains:
         mode: Mode = Mode.SHADOW,
         *,
         prover: Proving | None = None,
+        stages: Stages | None = None,
     ) -> None:
+        self._stages = stages or Stages()
+        self._came_back: list[Returned] = []
         self._hand = Hand(adapter, ledger)
-        self._reconciler = Reconciler(self._hand, ledger, limits, mode)
+        self._reconciler = Reconciler(self._hand, ledger, limits, mode, self._stages)
         self._flaps = Flaps(ledger, limits)
         self._ledger = ledger
         self._limits = limits
@@ -60,7 +64,7 @@ class Drains:
         self._proofs = (
             Proofs(
                 self._hand, prover, ledger.database, ledger, limits.proof, mode,
-                self._flaps.locked,
+                self._flaps.locked, self._stages,
             )
             if prover is not None
             else None
@@ -75,20 +79,19 @@ class Drains:
         if self._mode is Mode.SHADOW:
             decisions = [_in_shadow(one) for one in decisions]
         self._trip(decisions, now_ns)
+        run = self._stages.run
         if self._proofs is not None:
-            self._proofs.observe(decisions)
+            run("proofs", self._proofs.observe, decisions)
         drains = [one for one in decisions if one.action is Action.DRAIN and one.guard is None]
         proposals = [one for one in decisions if one.guard is Guard.APPROVAL]
         # "It is out of service for this already" is no news: recording it would bury the drain.
         news = [one for one in decisions if one not in drains and one.guard is not Guard.OURS]
         fresh = self._ledger.record(news, now_ns)
-        self._note([one for one in fresh if one.guard is Guard.FOREIGN], now_ns)
+        became = self._drain(drains, now_ns) if drains else {}
         for one in proposals:
-            self._propose(one, now_ns)
-        self._expire(now_ns)
-        if not drains:
-            return list(decisions)
-        became = self._drain(drains, now_ns)
+            run(f"the proposal for {one.node}", self._propose, one, now_ns)
+        run("proposals that expire", self._expire, now_ns)
+        run("notes", self._note, [one for one in fresh if one.guard is Guard.FOREIGN], now_ns)
         return [became.get(one.id, one) for one in decisions]
 
     def _note(self, foreign: Sequence[Decision], now_ns: int) -> None:
@@ -193,11 +196,20 @@ class Drains:
 
     def reconcile(self, nodes: Mapping[str, NodeState], now_ns: int) -> list[Returned]:
         """Holds the ledger against a reading of Slurm; answers the nodes that came back."""
-        returned = self._reconciler.reconcile(nodes, now_ns)
-        self._flaps.watch(now_ns)
+        run = self._stages.run
+        # What a word freed beside the node that it was about is told with the next reading.
+        returned, self._came_back = self._came_back, []
+        returned += run("drains", self._reconciler.reconcile, nodes, now_ns) or []
+        run("flap locks", self._flaps.watch, now_ns)
         if self._proofs is not None:
-            returned.extend(self._proofs.step(now_ns))
+            returned += run("proofs", self._proofs.step, now_ns) or []
+        self._hand.shown = {}  # nobody takes it now, and later it would be old
         return returned
+
+    def take_shown(self) -> dict[str, NodeState]:
+        """The nodes as Slurm showed them after they were written, since this was last asked."""
+        shown, self._hand.shown = self._hand.shown, {}
+        return shown
 
     def take_news(self) -> list[Sample]:
         """What proofs came to since the last call, for the store."""
@@ -222,6 +234,35 @@ class Drains:
 
     def resume(self, node: str, user: str, now_ns: int) -> Returned:
         """Lifts our own drain of ``node``. Raises RefusedError for anybody else's."""
+        came = self.resume_all({node: user}, now_ns)[node]
+        if isinstance(came, RefusedError):
+            raise came
+        return came
+
+    def resume_all(
+        self, asked: Mapping[str, str], now_ns: int
+    ) -> dict[str, Returned | RefusedError]:
+        """Lifts our own drains of several nodes in one write. ``asked``: node to who wants it."""
+        found: dict[str, Returned | RefusedError] = {}
+        cases: dict[str, Case] = {}
+        for node, user in asked.items():
+            try:
+                case = self._may_resume(node, now_ns)
+                if case.state is State.TESTING:
+                    found[node] = self._free(case, user, now_ns)
+                else:
+                    cases[node] = self._ledger.move(
+                        case, case.state, now_ns, user=user, verb="resume", return_by=user
+                    )
+            except RefusedError as error:
+                found[node] = error
+        outcome = self._hand.lift(cases, now_ns)
+        for node, case in cases.items():
+            found[node] = self._lifted(case, outcome, now_ns)
+        return found
+
+    def _may_resume(self, node: str, now_ns: int) -> Case:
+        """The case that holds ``node``. Raises RefusedError where no word can lift it."""
         case = self._ledger.case_of(node)
         if case is None:
             raise RefusedError(self._not_ours(node))
@@ -230,26 +271,27 @@ class Drains:
                 f"{node} was {self._flaps.why(node, now_ns) or 'drained too often'}; replace the "
                 f"part, or say tocsin unlock {node} first, if you mean it"
             )
-        if case.state is State.TESTING:
-            return self._free(case, user, now_ns)
-        asked = self._ledger.move(
-            case, case.state, now_ns, user=user, verb="resume", text="", return_by=user
-        )
-        outcome = self._hand.lift(asked, user, now_ns)
+        return case
+
+    def _lifted(
+        self, case: Case, outcome: Outcome | SlurmError, now_ns: int
+    ) -> Returned | RefusedError:
+        """What became of one return."""
+        node = case.node
         if isinstance(outcome, SlurmError):
             # Certainly not written: the word is not kept for later behind the person's back.
             self._ledger.move(
-                asked, case.state, now_ns, user=SELF, verb="not_written", text=str(outcome),
+                case, case.state, now_ns, user=SELF, verb="not_written", text=str(outcome),
                 return_by="",
             )  # fmt: skip
-            raise RefusedError(f"{node} stays drained: {outcome}") from outcome
+            return RefusedError(f"{node} stays drained: {outcome}")
         if node in outcome.done:
             return Returned(node, now_ns)
         if node in outcome.unknown:
-            raise RefusedError(
+            return RefusedError(
                 f"{node}: not known yet: {outcome.unknown[node]}; it is looked at again"
             )
-        raise RefusedError(f"{node} stays as it is: {self._why_not_lifted(node, outcome)}")
+        return RefusedError(f"{node} stays as it is: {self._why_not_lifted(node, outcome)}")
 
     def _free(self, case: Case, user: str, now_ns: int) -> Returned:
         """A person wants a node back that is being tested: its reservation goes."""
@@ -260,8 +302,10 @@ class Drains:
                 f"mode none goes on: scontrol delete ReservationName={name} gives the node to users"
             )
         self._proofs.free(case, user, now_ns)
-        for one in self._proofs.step(now_ns):
+        self._came_back.extend(self._proofs.step(now_ns))
+        for one in self._came_back:
             if one.node == case.node:
+                self._came_back.remove(one)
                 return one
         raise RefusedError(f"{case.node} is being tested, and not free yet: try again")
 

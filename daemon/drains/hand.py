@@ -46,15 +46,21 @@ class Hand:
     def __init__(self, adapter: SlurmAdapter, ledger: Ledger) -> None:
         self.adapter = adapter
         self._ledger = ledger
+        # Nodes as they were read back after a write, for whoever shows them: no second look.
+        self.shown: dict[str, NodeState] = {}
 
     def write(self, cases: Mapping[str, Case]) -> Outcome | SlurmError:
         """Drains each case's node for its reason; a failure is an answer too."""
+        if not cases:
+            return Outcome()
         try:
-            return self.adapter.drain(
+            outcome = self.adapter.drain(
                 {node: case.reason for node, case in cases.items()}, may_drain
             )
         except SlurmError as error:
             return error
+        self.shown.update(outcome.done)
+        return outcome
 
     def is_our_note(self, node: NodeState) -> bool:
         """Whether its Comment is word for word what we wrote there last."""
@@ -96,23 +102,38 @@ class Hand:
         )  # fmt: skip
         return text
 
-    def lift(self, case: Case, user: str, now_ns: int) -> Outcome | SlurmError:
-        """Lifts the drain of ``case`` where Slurm still shows it as ours."""
+    def lift(self, cases: Mapping[str, Case], now_ns: int) -> Outcome | SlurmError:
+        """Lifts the drain of each node's case where Slurm still shows it as ours: one write for
+        all. ``return_by`` of a case says who asked for it.
+        """
+        if not cases:
+            return Outcome()
 
         def check(node: NodeState) -> str:
-            if is_ours(node, case):
+            if is_ours(node, cases[node.name]):
                 return ""
             return f"Slurm shows {node.words}, reason {node.reason!r}, which is not tocsin's"
 
         try:
-            outcome = self.adapter.undrain([case.node], check)
+            outcome = self.adapter.undrain(list(cases), check)
         except SlurmError as error:
             return error
+        self.shown.update(outcome.done)
+        with self._ledger.together():
+            for case in cases.values():
+                self._lifted(case, outcome, now_ns)
+        return outcome
+
+    def _lifted(self, case: Case, outcome: Outcome, now_ns: int) -> None:
+        """What became of one return, in the ledger."""
         name = case.node
         if name in outcome.done:
             shown = outcome.done[name]
             text = "the drain was lifted" + ("" if shown.registered else f"; it is {shown.words}")
-            self._ledger.move(case, State.RETURNED, now_ns, user=user, verb="returned", text=text)
+            self._ledger.move(
+                case, State.RETURNED, now_ns, user=case.return_by or SELF, verb="returned",
+                text=text,
+            )  # fmt: skip
         elif name in outcome.restored or name in outcome.lost:
             self.collided(case, outcome, now_ns)
         elif name in outcome.skipped:
@@ -120,4 +141,3 @@ class Hand:
                 case, case.state, now_ns, user=SELF, verb="not_lifted",
                 text=outcome.skipped[name], return_by="",
             )  # fmt: skip
-        return outcome

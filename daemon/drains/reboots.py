@@ -27,6 +27,7 @@ from daemon.policy.decisions import Mode
 from daemon.settings import Section
 from daemon.slurm.adapter import SlurmAdapter, SlurmError, SlurmRefused
 from daemon.slurm.reboot import RebootTools
+from daemon.stages import Stages
 
 # Kinds of SlurmUnavailable that rule out that slurmctld heard of it.
 _NOT_SENT = frozenset({"standby", "missing", "unconfigured", "authentication"})
@@ -79,7 +80,9 @@ class Rebooter:
         options: RebootOptions,
         mode: Mode,
         locked: Callable[[str], bool],
+        stages: Stages | None = None,
     ) -> None:
+        self._stages = stages or Stages()
         self._tools = tools
         self._adapter = adapter
         self._ledger = ledger
@@ -105,17 +108,20 @@ class Rebooter:
             nodes = self._adapter.nodes([one.node for one in due] + [one.node for one in open_])
         except SlurmError:
             return  # nothing is concluded
+        run = self._stages.run
         for one in open_:
-            self._watch(one, nodes.get(one.node), now_ns)
+            run(f"reboot of {one.node}", self._watch, one, nodes.get(one.node), now_ns)
         for case in due:
-            why = self._why_not(case, nodes.get(case.node), now_ns)
-            if not why:
-                self._ask(case, nodes[case.node], now_ns)
+            run(f"reboot of {case.node}", self._consider, case, nodes.get(case.node), now_ns)
 
-    def _why_not(self, case: Case, node: NodeState | None, now_ns: int) -> str:
+    def _consider(self, case: Case, node: NodeState | None, now_ns: int) -> None:
+        if node is not None and not self._why_not(case, node, now_ns):
+            self._ask(case, node, now_ns)
+
+    def _why_not(self, case: Case, node: NodeState, now_ns: int) -> str:
         if self._locked(case.node) or case.return_by:
             return "it waits for a person"
-        if node is None or not is_ours(node, case) or not node.drained or node.jobs:
+        if not is_ours(node, case) or not node.drained or node.jobs:
             return "it is not drained by tocsin and empty"
         if not node.registered or node.maintenance or node.rebooting:
             return f"it is {node.words}"

@@ -13,7 +13,8 @@ from daemon.drains.ledger import SECOND_NS, Ledger
 from daemon.policy.cases import Case, State
 from daemon.policy.decisions import Mode
 from daemon.policy.limits import Limits
-from daemon.slurm.adapter import SlurmError, same_reason
+from daemon.slurm.adapter import Outcome, SlurmError, same_reason
+from daemon.stages import Stages
 
 # A reading of Slurm is asked for at most so long before it is reconciled.
 STALE_READING_NS = 120 * SECOND_NS
@@ -29,13 +30,17 @@ class Returned(NamedTuple):
 class Reconciler:
     """Settles what a kill, a hang, a crash of slurmctld or a person left behind."""
 
-    def __init__(self, hand: Hand, ledger: Ledger, limits: Limits, mode: Mode) -> None:
+    def __init__(
+        self, hand: Hand, ledger: Ledger, limits: Limits, mode: Mode, stages: Stages | None = None
+    ) -> None:
+        self._stages = stages or Stages()
         self._hand = hand
         self._ledger = ledger
         self._limits = limits
         self._mode = mode
         # When a reading last showed each held drain: the ledger is stamped more rarely.
         self._shown_ns: dict[str, int] = {}
+        self._start_ns: int | None = None
 
     def reconcile(self, nodes: Mapping[str, NodeState], now_ns: int) -> list[Returned]:
         """Holds the ledger against a reading of Slurm; answers the nodes that came back.
@@ -43,7 +48,9 @@ class Reconciler:
         Where they differ the nodes are read again, for the reading may be older than our last
         write; nothing is concluded from a reading that fails.
         """
-        returned = self._watch_others(nodes, now_ns)
+        run = self._stages.run
+        self._start_ns = None
+        returned = run("others' drains", self._watch_others, nodes, now_ns) or []
         agreed: list[Case] = []
         doubtful: list[Case] = []
         for case in self._ledger.held():
@@ -51,7 +58,8 @@ class Reconciler:
                 continue  # undrained on purpose, in a reservation: daemon/proofs/runs.py has it
             node = nodes.get(case.node)
             if node is not None and is_ours(node, case) and not case.return_by:
-                agreed.append(self._agree(case, node, now_ns))
+                same = run(f"the drain of {case.node}", self._agree, case, node, now_ns)
+                agreed.append(case if same is None else same)
             else:
                 doubtful.append(case)
         self._ledger.seen(agreed, now_ns)
@@ -64,11 +72,29 @@ class Reconciler:
             fresh = self._hand.adapter.nodes([case.node for case in doubtful])
         except SlurmError:
             return returned
+        asked: list[Case] = []
+        lost: list[Case] = []
         for case in doubtful:
-            came = self._differ(case, fresh.get(case.node), now_ns)
+            node = fresh.get(case.node)
+            name = f"the drain of {case.node}"
+            if node is not None and is_ours(node, case):
+                same = run(name, self._agree, case, node, now_ns)
+                if same is not None and same.return_by and self._mode is not Mode.SHADOW:
+                    asked.append(same)
+                continue
+            came = run(name, self._differ, case, node, lost, now_ns)
             if came is not None:
                 returned.append(came)
+        run("drains written again", self._again, lost, now_ns)
+        # Returns that people asked for and that were not written, by a kill between: in one write.
+        returned.extend(run("returns asked for", self._lift, asked, now_ns) or [])
         return returned
+
+    def _lift(self, cases: Sequence[Case], now_ns: int) -> list[Returned]:
+        outcome = self._hand.lift({case.node: case for case in cases}, now_ns)
+        if isinstance(outcome, SlurmError):
+            return []
+        return [Returned(case.node, now_ns) for case in cases if case.node in outcome.done]
 
     def _watch_others(self, nodes: Mapping[str, NodeState], now_ns: int) -> list[Returned]:
         """Keeps who is drained by others. A node that they give back has come back, too."""
@@ -108,7 +134,7 @@ class Reconciler:
         if case is None:
             return False
         try:
-            revived = self._hand.adapter.controller_start_ns() + SECOND_NS > case.ended_ns
+            revived = self._started_ns() + SECOND_NS > case.ended_ns
         except SlurmError:
             return True  # not known yet: the next cycle asks again
         if revived:
@@ -129,31 +155,26 @@ class Reconciler:
             )
         return case
 
-    def _differ(self, case: Case, node: NodeState | None, now_ns: int) -> Returned | None:
+    def _differ(
+        self, case: Case, node: NodeState | None, lost: list[Case], now_ns: int
+    ) -> Returned | None:
+        """What follows where Slurm no longer shows our drain. ``lost`` gets what to write again."""
         if node is None:
             self._taken(case, "Slurm no longer knows the node", "", now_ns)
-            return None
-        if is_ours(node, case):
-            case = self._agree(case, node, now_ns)
-            if case.return_by and self._mode is not Mode.SHADOW:
-                # A return that a person asked for and that was not written, by a kill between.
-                outcome = self._hand.lift(case, case.return_by, now_ns)
-                if not isinstance(outcome, SlurmError) and case.node in outcome.done:
-                    return Returned(case.node, now_ns)
             return None
         if node.drain or node.failed or (node.down and not same_reason(node.reason, case.reason)):
             by = node.reason_user
             self._taken(case, f"{node.words}, reason {node.reason!r}", by, now_ns)
             return None
         if case.state is State.INTENT:
-            self._again(case, now_ns)
+            lost.append(case)
             return None
         if self._forgotten(case, now_ns):
             self._ledger.say(
                 now_ns, user=SELF, verb="forgotten", node=case.node, subject=case.id,
                 text="slurmctld was restarted and no longer has the drain: it is written again",
             )  # fmt: skip
-            self._again(case, now_ns)
+            lost.append(case)
             return None
         return self._came_back(case, node, now_ns)
 
@@ -172,18 +193,25 @@ class Reconciler:
         self._ledger.move(case, State.RETURNED, now_ns, user=by, verb="returned", text=text)
         return Returned(case.node, now_ns)
 
-    def _again(self, case: Case, now_ns: int) -> None:
-        """Writes an unsettled drain again, as long as its intent is young."""
-        begin_ns = max(case.intent_ns, case.seen_ns)
-        if self._mode is Mode.SHADOW or now_ns - begin_ns > self._limits.intent_seconds * SECOND_NS:
-            self._ledger.move(
-                case, State.ABANDONED, now_ns, user=SELF, verb="abandon", intent_ns=0,
-                text="not written any more: it is judged anew",
-            )  # fmt: skip
-            return
-        outcome = self._hand.write({case.node: case})
+    def _again(self, cases: Sequence[Case], now_ns: int) -> None:
+        """Writes unsettled drains again, all at once, those whose intent is young."""
+        young: dict[str, Case] = {}
+        for case in cases:
+            old_ns = now_ns - max(case.intent_ns, case.seen_ns)
+            if self._mode is Mode.SHADOW or old_ns > self._limits.intent_seconds * SECOND_NS:
+                self._ledger.move(
+                    case, State.ABANDONED, now_ns, user=SELF, verb="abandon", intent_ns=0,
+                    text="not written any more: it is judged anew",
+                )  # fmt: skip
+            else:
+                young[case.node] = case
+        outcome = self._hand.write(young)
         if isinstance(outcome, SlurmError):
             return
+        for case in young.values():
+            self._written_again(case, outcome, now_ns)
+
+    def _written_again(self, case: Case, outcome: Outcome, now_ns: int) -> None:
         if case.node in outcome.done:
             self._ledger.recover(case, now_ns)
             self._hand.acknowledge(case, outcome.done[case.node], now_ns)
@@ -203,11 +231,16 @@ class Reconciler:
         if case.return_by or now_ns - seen_ns > self._limits.forgotten_seconds * SECOND_NS:
             return False
         try:
-            start_ns = self._hand.adapter.controller_start_ns()
+            # Slurm tells its start in whole seconds.
+            return self._started_ns() + SECOND_NS > seen_ns
         except SlurmError:
             return False
-        # Slurm tells its start in whole seconds.
-        return start_ns + SECOND_NS > seen_ns
+
+    def _started_ns(self) -> int:
+        """When slurmctld was started, asked at most once a cycle. Raises SlurmError."""
+        if self._start_ns is None:
+            self._start_ns = self._hand.adapter.controller_start_ns()
+        return self._start_ns
 
     def _unnote(self, names: Sequence[str], nodes: Mapping[str, NodeState]) -> None:
         """Takes our line out of the Comment of nodes that came back."""

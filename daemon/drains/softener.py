@@ -8,9 +8,10 @@ is undone. Not for use from two threads at once.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeVarTuple
 
 from collectors.slurm.nodes import NodeState
 from daemon.drains.hand import SELF
@@ -20,6 +21,7 @@ from daemon.policy.decisions import Mode
 from daemon.slurm.adapter import SlurmError, SlurmRefused
 from daemon.slurm.proving import Reservation
 from daemon.slurm.soft import FLAGS, RESERVATION_BEGIN, Shown, SoftTools
+from daemon.stages import Stages
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS soft_steps (
@@ -33,6 +35,9 @@ CREATE UNIQUE INDEX IF NOT EXISTS soft_steps_open ON soft_steps (node) WHERE ove
 """
 # So many nodes are written in one cycle: each costs slurmctld three requests.
 NODES_PER_CYCLE = 8
+Arguments = TypeVarTuple("Arguments")
+# Slurm gives no answer: the rest waits for the next cycle.
+_AWAY = -1
 
 
 class SoftState(StrEnum):
@@ -86,13 +91,17 @@ class Softener:
         options: SoftOptions,
         mode: Mode,
         controller_start_ns: Callable[[], int],
+        stages: Stages | None = None,
     ) -> None:
+        self._stages = stages or Stages()
         self._tools = tools
         self._ledger = ledger
         self._options = options
         self._mode = mode if tools is not None else Mode.SHADOW
         self._start_ns = controller_start_ns
         self._told_refused: set[int] = set()
+        self._troubled: set[int] = set()
+        self._left = 0
         ledger.database.define(SCHEMA)
 
     def open(self) -> list[SoftStep]:
@@ -120,37 +129,66 @@ class Softener:
         chances: Mapping[str, float],
         nodes: Mapping[str, NodeState],
         now_ns: int,
+        crowded: frozenset[str] = frozenset(),
     ) -> None:
-        """One cycle: ends what is over, settles what a kill left, begins what is wished."""
-        left = NODES_PER_CYCLE
-        for one in self.open():
-            if left <= 0:
-                return
-            try:
-                left -= self._tend(one, chances, nodes, now_ns)
-            except SlurmRefused as error:
-                # Slurm's no concerns this node alone: the others are looked after all the same.
-                left -= 1
-                self._refused(one, error, now_ns)
-            except SlurmError:
-                return  # nothing is concluded; the next cycle asks again
+        """One cycle: ends what is over, settles what a kill left, begins what is wished.
+
+        ``crowded``: nodes whose reservation must make room for drains.
+        """
+        self._left = NODES_PER_CYCLE
+        opened = self.open()
+        stuck = frozenset(one.seq for one in opened if one.seq in self._troubled)
+        self._troubled = set(stuck)
+
+        def look_after(steps: Iterable[SoftStep]) -> bool:
+            for one in steps:
+                why = self._over(one, chances, nodes, now_ns)
+                if one.node in crowded and one.step == "reservation":
+                    why = why or "drains need the room that the caps leave"
+                if not self._spend(one.node, self._look_after, one, why, nodes, now_ns):
+                    return False
+            return True
+
+        # What cannot be taken back comes last, or many such would hold up all others.
+        if (
+            look_after(one for one in opened if one.seq not in stuck)
+            and self._begin_all(wishes, len(nodes), now_ns)
+        ):  # fmt: skip
+            look_after(one for one in opened if one.seq in stuck)
+
+    def _begin_all(self, wishes: Sequence[Wish], nodes: int, now_ns: int) -> bool:
         busy = {one.node for one in self.open()}
-        allowed = self._allowed(len(nodes))
+        allowed = self._allowed(nodes)
         for wish in wishes:
             if wish.node in busy:
                 continue
-            if left <= 0 or len(busy) >= allowed:
-                return
+            if len(busy) >= allowed:
+                break
             busy.add(wish.node)
-            left -= 1
-            try:
-                self._begin(wish, now_ns)
-            except SlurmError:
-                return
+            if not self._spend(wish.node, self._begins, wish, now_ns):
+                return False
+        return True
+
+    def _spend(self, node: str, act: Callable[[*Arguments], int], *arguments: *Arguments) -> bool:
+        """Does one thing within the cycle's budget; False where the rest must wait: the budget
+        is spent, or Slurm gives no answer and nothing is concluded. A fault costs its node alone.
+        """
+        if self._left <= 0:
+            return False
+        cost = self._stages.run(f"soft step on {node}", act, *arguments)
+        self._left -= 1 if cost is None else max(0, cost)
+        return cost != _AWAY
 
     def _allowed(self, nodes: int) -> int:
         share = max(1, int(nodes * self._options.share_max)) if self._options.share_max else 0
         return min(self._options.nodes_max, share)
+
+    def _begins(self, wish: Wish, now_ns: int) -> int:
+        try:
+            self._begin(wish, now_ns)
+        except SlurmError:
+            return _AWAY
+        return 1
 
     # ---- the way there -----------------------------------------------------------------------
 
@@ -213,15 +251,24 @@ class Softener:
 
     # ---- what becomes of it ------------------------------------------------------------------
 
-    def _tend(
-        self,
-        one: SoftStep,
-        chances: Mapping[str, float],
-        nodes: Mapping[str, NodeState],
-        now_ns: int,
+    def _look_after(
+        self, one: SoftStep, why: str, nodes: Mapping[str, NodeState], now_ns: int
     ) -> int:
-        """Looks after one open step; answers how many nodes that cost."""
-        why = self._over(one, chances, nodes, now_ns)
+        """Looks after one open step; answers how many nodes that cost, or _AWAY."""
+        try:
+            return self._tend(one, why, nodes, now_ns)
+        except SlurmRefused as error:
+            # Slurm's no concerns this node alone: the others are looked after all the same.
+            self._refused(one, error, now_ns)
+            return 1
+        except SlurmError:
+            return _AWAY
+        except Exception:
+            self._troubled.add(one.seq)
+            raise
+
+    def _tend(self, one: SoftStep, why: str, nodes: Mapping[str, NodeState], now_ns: int) -> int:
+        """``why`` it is over, or empty."""
         if one.state in (SoftState.SHADOW, SoftState.LEFT):
             if why or (one.state is SoftState.SHADOW and self._mode is Mode.ACT):
                 self._to(one, SoftState.OVER, over_ns=now_ns)
@@ -326,6 +373,7 @@ class Softener:
 
     def _refused(self, one: SoftStep, error: SlurmRefused, now_ns: int) -> None:
         """Tells a person once; it is asked again each cycle."""
+        self._troubled.add(one.seq)
         if one.seq not in self._told_refused:
             self._told_refused.add(one.seq)
             text = f"{one.words} could not be put back: {error}; look at it by hand"

@@ -15,7 +15,8 @@ from daemon.drains.jobcare import JobCare, JobStep, Step, plan
 from daemon.drains.ledger import SECOND_NS, Ledger
 from daemon.policy.cases import Case, State
 from daemon.slurm.adapter import SlurmUnavailable
-from daemon.store.database import Database
+from daemon.stages import Stages
+from daemon.store.database import Database, Row
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS job_steps (
@@ -41,8 +42,14 @@ class Tender:
     """Not for use from two threads at once."""
 
     def __init__(
-        self, tools: DoesJobSteps, database: Database, ledger: Ledger, care: JobCare
+        self,
+        tools: DoesJobSteps,
+        database: Database,
+        ledger: Ledger,
+        care: JobCare,
+        stages: Stages | None = None,
     ) -> None:
+        self._stages = stages or Stages()
         self._tools = tools
         self._database = database
         self._ledger = ledger
@@ -54,20 +61,25 @@ class Tender:
         held = {case.id: case for case in self._ledger.held() if case.state is not State.INTENT}
         for case in held.values():
             if case.state is not State.TESTING:  # the only job there is our own proof
-                self._plan(case, jobs, now_ns)
+                self._stages.run(f"jobs on {case.node}", self._plan, case, jobs, now_ns)
         due = self._database.query(
             "SELECT * FROM job_steps WHERE begun_ns = 0 AND due_ns <= ? ORDER BY seq LIMIT ?",
             (now_ns, STEPS_PER_CALL),
         )
         for row in due:
-            job = jobs.get(row["job"])
-            why = self._not_now(row["step"], row["node"], job, row["case_id"] in held)
-            step = JobStep(
-                job or Job(row["job"], row["job"], "", row["user"], ()),
-                Step(row["step"]), row["text"], row["signal"],
-            )  # fmt: skip
-            if not self._do(row["seq"], row["case_id"], row["node"], step, why, now_ns):
+            name, held_now = f"jobs on {row['node']}", row["case_id"] in held
+            if self._stages.run(name, self._due, row, jobs, held_now, now_ns) is False:
                 return
+
+    def _due(self, row: Row, jobs: Mapping[str, Job], held: bool, now_ns: int) -> bool:
+        """One step that is due; False when Slurm is away and the rest should wait."""
+        job = jobs.get(row["job"])
+        why = self._not_now(row["step"], row["node"], job, held)
+        step = JobStep(
+            job or Job(row["job"], row["job"], "", row["user"], ()),
+            Step(row["step"]), row["text"], row["signal"],
+        )  # fmt: skip
+        return self._do(row["seq"], row["case_id"], row["node"], step, why, now_ns)
 
     def _plan(self, case: Case, jobs: Mapping[str, Job], now_ns: int) -> None:
         severity = next((one.severity for one in self._ledger.decisions(case=case.id, limit=1)), 0)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from daemon.drains.soft import Wish
-from daemon.policy.candidates import combined, node_risks, of_risks
+from daemon.policy.candidates import Candidate, combined, node_risks, of_risks
 from daemon.policy.cases import LedgerView
 from daemon.policy.decide import Situation, scene_of
 from daemon.policy.decisions import Guard, Mode
 from daemon.policy.guards import GUARDS, ask_all
 from daemon.policy.limits import Limits
+from models.voices import Remedy
 
 # What must let a soft step pass. The others are about drains: their cost, their cap, their yes.
 # A node that is held out is only watched: were it spared work, nobody could say what came of it.
@@ -62,6 +63,39 @@ def wishes(
             if reserves:
                 scene.planned.append(one.node)
     return list(found.values())
+
+
+def too_many(
+    situation: Situation,
+    limits: Limits,
+    ledger: LedgerView,
+    mode: Mode,
+    now_ns: int,
+    reserved: frozenset[str],
+) -> frozenset[str]:
+    """Those of ``reserved`` that must give way, the least likely to fail first.
+
+    A drain never waits for a reservation of ours: it is written at once, and where both together
+    keep more nodes from a cluster, partition or rack than the caps allow, reservations end.
+    """
+    if not reserved:
+        return frozenset()
+    scene = scene_of(situation, limits, ledger, mode, now_ns, ())
+    held = scene.held()
+    likely = chances(situation)
+    caps = [ask for guard, ask in GUARDS if guard in _CAPS]
+    found = set()
+    for name in sorted(reserved - held, key=lambda name: (-likely.get(name, 0.0), name)):
+        if all(ask(scene, _only_named(name))[0] for ask in caps):
+            scene.planned.append(name)
+        else:
+            found.add(name)
+    return frozenset(found)
+
+
+def _only_named(node: str) -> Candidate:
+    """Caps look at the node alone."""
+    return Candidate("", node, "", "node", "soft", "", "risk", 0, 0, Remedy.NONE, 0.0, "", "")
 
 
 def chances(situation: Situation) -> Mapping[str, float]:

@@ -19,6 +19,7 @@ from daemon.proofs.proof import ProofOptions, parse_result
 from daemon.slurm.adapter import SlurmError, SlurmRefused
 from daemon.slurm.idling import IdleTools
 from daemon.slurm.proving import ProofJob
+from daemon.stages import Stages
 from models.voices import Fact
 
 # A submission whose answer never came shows its job within so long, or never.
@@ -40,7 +41,9 @@ class IdleProber:
         options: IdleOptions,
         proof: ProofOptions,
         mode: Mode,
+        stages: Stages | None = None,
     ) -> None:
+        self._stages = stages or Stages()
         self._tools = tools if mode is not Mode.SHADOW else None
         self._ledger = ledger
         self._options = options
@@ -62,6 +65,7 @@ class IdleProber:
         tools = self._tools
         if tools is None:
             return
+        # What is under way is followed first: where that fails, nothing more is begun.
         try:
             self._follow_all(tools, nodes, out, now_ns)
             self._begin_due(tools, nodes, out, now_ns)
@@ -83,16 +87,37 @@ class IdleProber:
         if not under_way:
             return
         pressed = wanted(tools.pending())
+        away: list[SlurmError] = []
+
+        def follow(probe: IdleProbe) -> None:
+            try:
+                self._follow(tools, probe, nodes, out, pressed, now_ns)
+            except SlurmError as error:
+                away.append(error)
+
         for probe in under_way:
-            job = tools.find_job(probe.job_name)
-            if job is None:
-                if now_ns - probe.begun_ns > SUBMIT_NS:
-                    self._end(probe, "", "Slurm does not know its job", now_ns)
-            elif job.ended:
-                self._judge(probe, job, now_ns)
-            elif why := self._gives_way(probe, job, nodes, out, pressed, now_ns):
-                tools.cancel(job.id)
-                self._end(probe, job.id, f"gave way: {why}", now_ns)
+            self._stages.run(f"idle probe of {probe.node}", follow, probe)
+            if away:
+                raise away[0]
+
+    def _follow(
+        self,
+        tools: IdleTools,
+        probe: IdleProbe,
+        nodes: Mapping[str, NodeState],
+        out: frozenset[str],
+        pressed: frozenset[str],
+        now_ns: int,
+    ) -> None:
+        job = tools.find_job(probe.job_name)
+        if job is None:
+            if now_ns - probe.begun_ns > SUBMIT_NS:
+                self._end(probe, "", "Slurm does not know its job", now_ns)
+        elif job.ended:
+            self._judge(probe, job, now_ns)
+        elif why := self._gives_way(probe, job, nodes, out, pressed, now_ns):
+            tools.cancel(job.id)
+            self._end(probe, job.id, f"gave way: {why}", now_ns)
 
     def _gives_way(
         self,

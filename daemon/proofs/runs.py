@@ -29,6 +29,7 @@ from daemon.slurm.adapter import (
     same_reason,
 )
 from daemon.slurm.proving import ProofJob, Proving
+from daemon.stages import Stages
 from daemon.store.database import Database
 
 # A submission whose answer never came shows its job within so long, or never.
@@ -56,7 +57,9 @@ class Proofs:
         options: ProofOptions,
         mode: Mode,
         locked: Callable[[str], bool],
+        stages: Stages | None = None,
     ) -> None:
+        self._stages = stages or Stages()
         self._hand = hand
         self._tools = tools
         self._ledger = ledger
@@ -112,17 +115,22 @@ class Proofs:
         if self._mode is Mode.SHADOW:
             return []
         if self._mode is Mode.ACT:
-            self._begin_due(now_ns)
-        returned: list[Returned] = []
-        for proof in self.records.open():
-            try:
-                if self._advance(proof, now_ns):
-                    returned.append(Returned(proof.node, now_ns))
-            except SlurmError:
-                continue  # nothing is concluded; the next cycle asks again
-        return returned
+            self._stages.run("proofs that are due", self._begin_due, now_ns)
+        run = self._stages.run
+        return [
+            Returned(proof.node, now_ns)
+            for proof in self.records.open()
+            if run(f"the proof of {proof.node}", self._advance, proof, now_ns)
+        ]
 
     def _advance(self, proof: Proof, now_ns: int) -> bool:
+        """Whether the node came back."""
+        try:
+            return self._steps(proof, now_ns)
+        except SlurmError:
+            return False  # nothing is concluded; the next cycle asks again
+
+    def _steps(self, proof: Proof, now_ns: int) -> bool:
         for _ in range(STEPS_MAX):
             case = self._ledger.find(proof.case_id)
             node = self._hand.adapter.nodes([proof.node]).get(proof.node)

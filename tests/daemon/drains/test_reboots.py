@@ -210,7 +210,7 @@ def test_a_node_that_does_not_come_back_is_told_of_and_holds_up_no_other() -> No
 
 
 def test_a_kill_after_the_request_asks_for_no_second_one() -> None:
-    class Killed(Exception):
+    class Killed(BaseException):
         pass
 
     def kill() -> None:

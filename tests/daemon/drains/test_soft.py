@@ -237,7 +237,7 @@ def test_a_reading_older_than_our_write_changes_nothing() -> None:
 def test_a_kill_on_the_way_there_leaves_one_step_and_on_the_way_back_none(
     step: str, before_write: bool
 ) -> None:
-    class Killed(Exception):
+    class Killed(BaseException):
         pass
 
     def kill() -> None:

@@ -1,0 +1,215 @@
+"""What a kill, a lost answer or a crash leaves behind is settled by what Slurm shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from daemon.policy.cases import State
+from daemon.policy.decisions import Action, Guard, Mode
+from daemon.policy.limits import Limits
+from daemon.slurm.adapter import Check, Outcome, SlurmRefused, SlurmUnavailable
+from daemon.slurm.simulated import SimulatedSlurm
+from tests.daemon.drains.houses import house, node, restarted, slurm
+from tests.daemon.worlds import (
+    Clock,
+    House,
+    cluster,
+    idle,
+    lost,
+)
+
+
+def test_a_drain_that_slurmctld_forgot_in_a_crash_is_written_again() -> None:
+    made = house()
+    slurm_ = SimulatedSlurm(cluster(4).values(), made.clock.now_ns)
+    made.adapter = slurm_
+    made.drains._hand.adapter = slurm_
+    made.facts = [lost("n3")]
+    made.cycle()
+    reason = node(made, "n3").reason
+    made.clock.pass_seconds(30)
+    slurm_.put(idle("n3"))
+    slurm_.restart()
+    made.clock.pass_seconds(5)
+    made.cycle()
+    assert node(made, "n3").drain
+    assert node(made, "n3").reason == reason
+    assert "forgotten" in [entry.verb for entry in made.ledger.audit(node="n3")]
+    # A person who lifts it later is obeyed.
+    made.clock.pass_seconds(90)
+    made.cycle()
+    made.clock.pass_seconds(10)
+    slurm_.set("n3", state="resume")
+    made.cycle()
+    assert not node(made, "n3").drain
+
+
+def test_a_drain_forgotten_long_ago_is_not_forced_upon_anybody() -> None:
+    made = house()
+    made.facts = [lost("n3")]
+    made.cycle()
+    slurm(made).put(idle("n3"))
+    made.clock.pass_seconds(3 * 86_400)
+    slurm(made).restart()
+    made.cycle()
+    assert not node(made, "n3").drain
+
+
+class Unsure(SimulatedSlurm):
+    """A Slurm whose answers to writes get lost: ``apply`` tells whether the write took place."""
+
+    apply = True
+    fail: Exception | None = None
+
+    def drain(self, reasons: Mapping[str, str], check: Check) -> Outcome:
+        if self.fail is not None:
+            raise self.fail
+        if self.apply:
+            super().drain(reasons, check)
+        return Outcome(unknown=dict.fromkeys(reasons, "no answer came"))
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_an_unknown_outcome_is_settled_by_what_slurm_shows(applied: bool) -> None:
+    clock = Clock()
+    unsure = Unsure(cluster(4).values(), clock.now_ns)
+    made = House(unsure)
+    unsure.apply = applied
+    made.facts = [lost("n3")]
+    made.cycle()
+    assert made.ledger.case_of("n3").state is State.INTENT  # type: ignore[union-attr]
+    unsure.apply = True
+    made.clock.pass_seconds(10)
+    made.cycle()
+    made.clock.pass_seconds(10)
+    made.cycle()
+    assert node(made, "n3").drain
+    assert made.ledger.case_of("n3").state is State.DRAINED  # type: ignore[union-attr]
+    assert unsure.writes_total == 1
+
+
+def test_an_intent_that_stays_unknown_is_judged_anew_after_a_while() -> None:
+    unsure = Unsure(cluster(4).values(), Clock().now_ns)
+    made = House(unsure)
+    unsure.apply = False
+    made.facts = [lost("n3")]
+    made.cycle()
+    made.facts = []
+    made.clock.pass_seconds(700)
+    made.cycle()
+    assert made.ledger.held() == []
+    assert not node(made, "n3").drain
+
+
+@pytest.mark.parametrize("error", [SlurmUnavailable("away", "stopped"), SlurmRefused("no rights")])
+def test_a_drain_that_could_not_be_written_is_a_refusal_and_comes_later_once(
+    error: Exception,
+) -> None:
+    unsure = Unsure(cluster(4).values(), Clock().now_ns)
+    made = House(unsure, limits=Limits(drains_per_hour=1, drained_share_max=1.0))
+    unsure.fail = error
+    made.facts = [lost("n3")]
+    for _ in range(3):
+        decision = made.cycle()[0]
+        assert (decision.action, decision.guard) == (Action.HOLD, Guard.SLURM_AWAY)
+        made.clock.pass_seconds(10)
+    unsure.fail = None
+    made.cycle()
+    made.clock.pass_seconds(10)
+    made.cycle()
+    assert node(made, "n3").drain
+    assert unsure.writes_total == 1
+
+
+def test_slurm_away_while_reconciling_concludes_nothing() -> None:
+    made = house()
+    made.facts = [lost("n3")]
+    made.cycle()
+    stale = {**made.adapter.nodes(), "n3": idle("n3")}
+    slurm(made).away = "stopped"
+    assert made.drains.reconcile(stale, made.now_ns()) == []
+    assert made.ledger.case_of("n3") is not None
+
+
+def test_a_restart_after_the_intent_and_before_the_write_writes_once() -> None:
+    made = house()
+    made.facts = [lost("n3")]
+
+    def die(reasons: Mapping[str, str], check: Check) -> Outcome:
+        raise KeyboardInterrupt
+
+    write = slurm(made).drain
+    slurm(made).drain = die  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        made.cycle()
+    slurm(made).drain = write  # type: ignore[method-assign]
+    new = restarted(made)
+    new.cycle()
+    new.cycle()
+    assert node(new, "n3").drain
+    assert slurm(new).writes_total == 1
+    assert new.ledger.case_of("n3").state is State.DRAINED  # type: ignore[union-attr]
+    assert [one.action for one in new.ledger.decisions(node="n3")] == [Action.DRAIN]
+
+
+def test_a_restart_after_the_write_and_before_the_acknowledgement_writes_nothing() -> None:
+    made = house()
+    made.facts = [lost("n3")]
+    write = slurm(made).drain
+
+    def die(reasons: Mapping[str, str], check: Check) -> Outcome:
+        write(reasons, check)
+        raise KeyboardInterrupt
+
+    slurm(made).drain = die  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        made.cycle()
+    slurm(made).drain = write  # type: ignore[method-assign]
+    new = restarted(made)
+    new.cycle()
+    assert slurm(new).writes_total == 1
+    assert new.ledger.case_of("n3").state is State.DRAINED  # type: ignore[union-attr]
+    assert [one.action for one in new.ledger.decisions(node="n3")] == [Action.DRAIN]
+    new.drains.resume("n3", "ann", new.now_ns())
+    assert not node(new, "n3").drain
+
+
+def test_a_restart_in_the_midst_of_a_resume_finishes_it() -> None:
+    made = house()
+    made.facts = [lost("n3")]
+    made.cycle()
+
+    def die(names: object, check: Check) -> Outcome:
+        raise KeyboardInterrupt
+
+    lift = slurm(made).undrain
+    slurm(made).undrain = die  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        made.drains.resume("n3", "ann", made.now_ns())
+    slurm(made).undrain = lift  # type: ignore[method-assign]
+    new = restarted(made)
+    new.cycle()
+    assert not node(new, "n3").drain
+    assert new.ledger.held() == []
+    assert next(e for e in new.ledger.audit(node="n3") if e.verb == "returned").user == "ann"
+
+
+def test_a_restart_in_shadow_writes_no_old_intent() -> None:
+    made = house()
+    made.facts = [lost("n3")]
+
+    def die(reasons: Mapping[str, str], check: Check) -> Outcome:
+        raise KeyboardInterrupt
+
+    write = slurm(made).drain
+    slurm(made).drain = die  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        made.cycle()
+    slurm(made).drain = write  # type: ignore[method-assign]
+    made.mode = Mode.SHADOW
+    new = restarted(made)
+    new.cycle()
+    assert slurm(new).writes_total == 0
+    assert new.ledger.held() == []
