@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
 
 from collectors.slurm.hostlist import compress
 from daemon.head import Head
-from daemon.page.api import reply
+from daemon.page.api import number, reply
 from daemon.page.view import iso
 from daemon.store.database import Database
 from models.skew import Group, Reading, groups
@@ -26,17 +28,29 @@ GROUP BY node, kind, code, device, text
 """
 
 
-def version_routes(head: Head) -> list[web.RouteDef]:
-    """``GET /api/v1/versions``: {groups: [...]}, as :func:`plain_groups` has them."""
+def version_routes(
+    head: Head, monotonic: Callable[[], float] = time.monotonic
+) -> list[web.RouteDef]:
+    """``GET /api/v1/versions?age=``: {groups: [...]}, as :func:`plain_groups` has them.
+
+    ``age``: an answer that is at most so many seconds old will do; it costs nothing. Without, the
+    store is read anew.
+    """
     define(head.store.database)
     one_at_a_time = asyncio.Lock()
+    kept: tuple[float, list[dict[str, Any]]] | None = None
 
     def read() -> list[dict[str, Any]]:
         return plain_groups(groups(readings(head.store.database), set(head.nodes) or None))
 
     async def answer(request: web.Request) -> web.Response:
+        nonlocal kept
+        oldest = number(request, "age", 0, 0, 86_400)
         async with one_at_a_time:
-            return reply({"groups": await asyncio.to_thread(read)})
+            now = monotonic()
+            if kept is None or now - kept[0] >= oldest:
+                kept = now, await asyncio.to_thread(read)
+            return reply({"groups": kept[1]})
 
     return [web.get("/api/v1/versions", answer)]
 
@@ -88,6 +102,7 @@ def plain_groups(found: list[Group]) -> list[dict[str, Any]]:
                 {
                     "text": other.text,
                     "nodes": compress(other.nodes),
+                    "first_node": other.nodes[0],
                     "node_count": len(other.nodes),
                     "parts": other.parts,
                     "since": iso(other.since_ns),

@@ -234,7 +234,26 @@ def growth(field: str, measurement: str, by: str, where: str = "") -> str:
     return over_time(f'non_negative_difference(last("{field}"))', measurement, by, where)
 
 
+def skew(title: str, query: str, *, about: str = "") -> Panel:
+    """A table of versions with the number of nodes that run each, the rarest first.
+
+    Agents tell versions at their start, at a change and daily: the panel looks back two days.
+    """
+    made = rows(title, query, about=about, height=7)
+    plain = {"aggregations": [], "operation": "groupby"}
+    counted = {"aggregations": ["count"], "operation": "aggregate"}
+    made["timeFrom"] = "2d"
+    made["transformations"] = [
+        {"id": "groupBy", "options": {"fields": {"code": plain, "version": plain, "node": counted}}},
+        {"id": "sortBy", "options": {"fields": {}, "sort": [{"field": "node (count)"}]}},
+    ]
+    return made
+
+
 GPU = '"node", "gpu", "uuid"'
+TOLD = "\"kind\" = 'version'"
+PART_CODES = "^(vbios|nic_firmware|nic_board)$"
+NODE_CODES = "^(driver|nvml|kernel|bios|product|nic_board)$"
 PARTS = '"node", "component"'
 SOURCES = '"node", "source"'
 GPU_WHERE = f'{NODE} AND "gpu" =~ /^$gpu$/'
@@ -276,6 +295,14 @@ def fleet() -> Panel:
                   unit="percentunit", width=6),
             lines("power of all GPUs", (total("power_watts", "gpu", GPU), "GPUs"), unit="watt",
                   width=6),
+            skew("driver, kernel, BIOS: nodes by version", f'SELECT last("text") AS "version" FROM '
+                 f'"event" WHERE $timeFilter AND {TOLD} AND "code" !~ /{PART_CODES}/ '
+                 'GROUP BY "node", "code"'),
+            skew("VBIOS and card firmware: nodes by version", 'SELECT distinct("text") AS "version" '
+                 f'FROM "event" WHERE $timeFilter AND {TOLD} AND "code" !~ /{NODE_CODES}/ '
+                 'GROUP BY "node", "code"', about="a node with two versions counts for both; after "
+                 "a change the older one stays for two days. tocsin nodes --versions compares "
+                 "within one model"),
             rows("riskiest parts", 'SELECT last("probability") AS "probability", "model" FROM "risk" '
                  'WHERE $timeFilter GROUP BY "node", "component"',
                  about="sort by probability; a click on a column's head does it"),

@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
 
 from collectors.events import INFO, event
 from collectors.inventory import Board, board_events
@@ -24,7 +26,7 @@ from daemon.gate.tokens import parse_tokens
 from daemon.head import Head
 from daemon.listen import Listeners
 from daemon.slurm.simulated import SimulatedSlurm
-from daemon.versions import plain_groups, readings
+from daemon.versions import plain_groups, readings, version_routes
 from models.skew import Group, Reading, groups
 
 HOUR = 3600 * 10**9
@@ -178,3 +180,25 @@ def test_a_part_that_was_swapped_out_no_longer_counts() -> None:
 
 def test_nothing_told_gives_no_group() -> None:
     assert groups([]) == []
+
+
+async def test_whoever_is_content_with_an_answer_of_some_age_costs_no_reading(head: Head) -> None:
+    now = time.time_ns()
+    clock = [100.0]
+    app = web.Application()
+    app.add_routes(version_routes(head, lambda: clock[0]))
+    await keep(head, [version("gpu01", "kernel", "6.1", now - HOUR)])
+    async with TestClient(TestServer(app)) as client:
+
+        async def usual(query: str = "") -> str:
+            answer = await client.get(f"/api/v1/versions{query}")
+            return str((await answer.json())["groups"][0]["usual"])
+
+        assert await usual() == "6.1"
+        await keep(head, [version("gpu01", "kernel", "6.6", now)])
+        assert await usual("?age=300") == "6.1"
+        clock[0] += 301
+        assert await usual("?age=300") == "6.6"
+        await keep(head, [version("gpu01", "kernel", "6.9", now + 1)])
+        assert await usual() == "6.9"  # the command line asks for no age
+        assert (await client.get("/api/v1/versions?age=-1")).status == 400

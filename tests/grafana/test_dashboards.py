@@ -174,7 +174,7 @@ def plain(query: str) -> str:
 
 # Values of tags that queries ask for by name.
 VALUES = {
-    "kind": {"event": ("xid", "driver"), "bmc": ("celsius", "rpm", "watts")},
+    "kind": {"event": ("xid", "driver", "version"), "bmc": ("celsius", "rpm", "watts")},
     "source": {"source": ("nvml", "agent")},
     "action": {"decision": ("drain", "hold", "resume")},
 }

@@ -150,6 +150,25 @@ function alerts(fleet) {
   if (!shown.length) at("alerts").replaceChildren(make("li", { class: "none" }, "none: nothing needs a person now"));
 }
 
+// Who runs another version than its peers. The head reads its store for it, so an answer of some minutes ago will do.
+const VERSIONS_AGE_SECONDS = 300;
+
+async function versions() {
+  if (!page.fleet) return;
+  const { groups } = await ask(`versions?age=${VERSIONS_AGE_SECONDS}`);
+  const differing = groups.filter((group) => group.others.length);
+  at("versions").hidden = !differing.length;
+  at("versions-count").textContent = `${differing.length} of ${groups.length} kinds`;
+  at("differing").replaceChildren(...differing.flatMap((group) => group.others.map((other) => {
+    const usual = group.clear ? `${group.usual} on ${figure(group.usual_parts)} of ${figure(group.parts)}` : `no majority; most often ${group.usual}`;
+    const words = `${group.what.replaceAll("_", " ")} of ${group.model}: ${other.text} on ${other.nodes}; ${usual}`;
+    return make("li", {}, make("button", { type: "button", title: words, onclick: () => { if (page.nodes.has(other.first_node)) choose(other.first_node); } },
+      make("span", { class: "text" }, make("b", {}, `${group.what.replaceAll("_", " ")} ${other.text}`), ` on ${other.node_count === 1 ? other.nodes : `${figure(other.node_count)} nodes`}`,
+        make("span", { class: "usual" }, `${group.model}: ${usual}`)),
+      make("time", { datetime: other.since }, age((page.now - new Date(other.since).getTime()) / 1000))));
+  })));
+}
+
 function reasonOf(decision) {
   return decision.reason.replace(/^tocsin:[^;]*;\s*/, "").replace(/;?\s*tocsin explain \S+$/, "") || decision.code;
 }
@@ -248,6 +267,7 @@ async function fleet() {
   const [status, change, decided] = await Promise.all([
     ask("status"), ask(`nodes?since=${page.revision}`), ask("decisions?limit=60"),
   ]);
+  const first = !page.fleet;
   page.fleet = status;
   page.now = new Date(status.time).getTime();
   if (change.full) { page.nodes = new Map(change.nodes.map((row) => [row.name, row])); page.order = change.nodes.map((row) => row.name); }
@@ -265,6 +285,7 @@ async function fleet() {
   legend();
   footer(status);
   show();
+  if (first) versions().catch(() => {});
 }
 
 function show() {
@@ -361,4 +382,5 @@ document.addEventListener("keydown", (event) => {
 every(1, fleet);
 every(2, node);
 every(3, series);
+every(30, versions);
 every(30, whoAmI);

@@ -11,6 +11,7 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from aiohttp import web
 
@@ -33,9 +34,12 @@ from daemon.page.view import (
     TimelineEntry,
     UnknownSubject,
 )
+from daemon.versions import plain_groups
+from models.skew import Reading, groups
 
 NOW_NS = 1_788_000_000_000_000_000
 SECOND_NS = 1_000_000_000
+DAY_NS = 86_400 * SECOND_NS
 
 KINDS = {
     "temperature_celsius": ("gauge", "GPU temperature"),
@@ -52,12 +56,34 @@ KINDS = {
 }
 
 
+def skewed(now_ns: int) -> list[dict[str, object]]:
+    """A fleet in which three nodes run another driver and one card another firmware."""
+    found = [
+        Reading(f"gpu-{i + 1:04d}", "driver", "", "570.195.03", now_ns - 30 * DAY_NS, now_ns)
+        for i in range(64)
+    ]
+    for place, old in ((6, "535.261.03"), (11, "535.261.03"), (40, "550.163.01")):
+        found[place] = replace(found[place], text=old, since_ns=now_ns - 3 * DAY_NS)
+    boards = [
+        Reading(one.node, code, "mlx5_0", text, now_ns - 9 * DAY_NS, now_ns)
+        for one in found
+        for code, text in (("nic_board", "MT_0000000838"), ("nic_firmware", "28.39.1002"))
+    ]
+    boards[9] = replace(boards[9], text="28.36.1010", before="28.39.1002", since_ns=now_ns - DAY_NS)
+    gpus = [
+        Reading(one.node, "model", "0000:1b:00", "NVIDIA H100 80GB HBM3", 0, now_ns)
+        for one in found
+    ]
+    return plain_groups(groups([*found, *boards, *gpus]))
+
+
 class PretendHead:
     """64 to 10,000 nodes; the troubled ones have fixed places."""
 
     def __init__(self, nodes: int = 64, now_ns: int = NOW_NS) -> None:
         self.now_ns = now_ns
         self.words: list[tuple[str, str, str]] = []
+        self.versions: list[dict[str, object]] = []
         self._random = random.Random(7)
         self._nodes = [self._node(i, nodes) for i in range(nodes)]
 
@@ -368,9 +394,22 @@ class PretendHead:
         ]
 
 
+def beside(head: PretendHead) -> list[web.RouteDef]:
+    """What the head's own modules answer beside the page."""
+
+    async def versions(request: web.Request) -> web.Response:
+        return web.json_response({"groups": head.versions})
+
+    return [web.get("/api/v1/versions", versions)]
+
+
 async def serve(nodes: int, port: int) -> None:
     """The real page before a pretended head, until it is ended."""
-    runner = web.AppRunner(page_app(PretendHead(nodes), PageOptions()))
+    head = PretendHead(nodes)
+    head.versions = skewed(head.now_ns)
+    app = page_app(head, PageOptions())
+    app.add_routes(beside(head))
+    runner = web.AppRunner(app)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", port).start()
     await asyncio.Event().wait()

@@ -13,7 +13,7 @@ from aiohttp import web
 from daemon.gate.tokens import TokenFile
 from daemon.page.app import PageOptions, page_app
 from tests.daemon.page.browser import PROGRAM, Tab, tab
-from tests.daemon.page.pretend import PretendHead
+from tests.daemon.page.pretend import PretendHead, beside, skewed
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no chromium here to open the page with")
 
@@ -23,7 +23,9 @@ DRAWN = "document.querySelectorAll('path.own').length === 6"
 
 @contextlib.asynccontextmanager
 async def serving(head: PretendHead, options: PageOptions | None = None) -> AsyncIterator[str]:
-    runner = web.AppRunner(page_app(head, options or PageOptions()))
+    app = page_app(head, options or PageOptions())
+    app.add_routes(beside(head))
+    runner = web.AppRunner(app)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
@@ -104,6 +106,28 @@ async def test_the_grid_obeys_arrow_keys_and_says_where_it_is(tmp_path: Path) ->
         assert said.startswith("gpu-0027: ")  # one down from 0018, then one rack to the right
         await page.press("Enter")
         await page.until(f"{TITLE} === 'gpu-0027'")
+        assert page.complaints == []
+
+
+async def test_versions_that_differ_are_listed_and_lead_to_their_node(tmp_path: Path) -> None:
+    head = PretendHead(64)
+    head.versions = skewed(head.now_ns)
+    async with opened(head, tmp_path) as page:
+        await page.until("document.querySelectorAll('#differing li').length === 3")
+        told = await text(page, "#differing")
+        assert "driver 535.261.03 on 2 nodes" in told
+        assert "570.195.03 on 61 of 64" in told
+        assert "nic firmware 28.36.1010 on gpu-0005" in told
+        assert await text(page, "#versions-count") == "2 of 2 kinds"
+        x, y = await page.middle_of("#differing li:first-child button")
+        await page.mouse(x, y, click=True)
+        await page.until(f"{TITLE} === 'gpu-0007'")
+        assert page.complaints == []
+
+
+async def test_a_fleet_of_one_version_shows_no_list_of_versions(tmp_path: Path) -> None:
+    async with opened(PretendHead(64), tmp_path) as page:
+        assert await page.value("document.getElementById('versions').hidden") is True
         assert page.complaints == []
 
 
