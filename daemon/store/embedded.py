@@ -41,7 +41,7 @@ from daemon.store.reader import Reader
 from daemon.store.room import Room
 from daemon.store.segments import SegmentWriter, list_segments, read_segment, segment_path
 from daemon.store.tables import from_columns, sort_once, tags_of, to_rows
-from daemon.store.tail import Tail
+from daemon.store.tail import Tail, first_unread
 from daemon.store.upkeep import Upkeep, UpkeepReport
 
 log = logging.getLogger("tocsin.store")
@@ -196,14 +196,21 @@ class Store(Reader):
                 due = not 0 <= age_seconds < self.options.roll_seconds
                 if self._writer.number is not None and (everything or due):
                     self._writer.rotate()
-                open_number = self._writer.number
-            rolled = 0
-            for number in list_segments(self.spool_directory):
-                if number == open_number:
-                    continue
+                # Listed while nobody writes: a segment that a commit opens from here on is not
+                # closed, and to remove it would lose what is still to come into it.
+                closed = [
+                    number
+                    for number in list_segments(self.spool_directory)
+                    if number != self._writer.number
+                ]
+            for number in closed:
                 self._roll_segment(number, now_ns)
-                rolled += 1
-            return rolled
+            return len(closed)
+
+    def _first_unrolled(self) -> int:
+        """The lowest segment that may still be rolled, whether it is there yet or not."""
+        with self._write_lock:
+            return min(list_segments(self.spool_directory), default=self._writer.next_number)
 
     def _roll_segment(self, number: int, now_ns: int) -> None:
         path = segment_path(self.spool_directory, number)
@@ -265,7 +272,9 @@ class Store(Reader):
         return self.counts.short
 
     def _upkeep(self) -> Upkeep:
-        return Upkeep(self.directory, self.options, self.event_table, self.marks)
+        return Upkeep(
+            self.directory, self.options, self._first_unrolled, self.event_table, self.marks
+        )
 
     # Events.
 
@@ -314,7 +323,8 @@ class Store(Reader):
                 log.warning("spool segment %d: %s of %d bytes", number, kind, damage.length_bytes)
         for part in all_parts(self.parquet_directory):
             highest = max(highest, part.last)
-        return highest + 1
+        # Where all those are gone, a sink must still not take a new segment for a known one.
+        return max(highest + 1, first_unread(self.directory))
 
 
 def take_lock(directory: Path, fence: Callable[[], str] | None = None) -> int:

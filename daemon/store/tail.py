@@ -155,6 +155,16 @@ class Tail:
             return Position()  # all that is there is sent again: equal points stay one
 
 
+def first_unread(store_directory: Path) -> int:
+    """The number from which on every sink takes a segment for new; 0 where no sink is known."""
+    numbers = [0]
+    for path in (store_directory / "outbox").glob("*/cursor.json"):
+        with contextlib.suppress(OSError, ValueError, TypeError, IndexError):
+            segment, offset = json.loads(path.read_text())
+            numbers.append(int(segment) + (int(offset) > 0))
+    return max(numbers)
+
+
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size

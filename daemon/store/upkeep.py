@@ -28,7 +28,6 @@ from daemon.store.parts import (
     remove,
     without_covered,
 )
-from daemon.store.segments import list_segments
 
 log = logging.getLogger("tocsin.store")
 
@@ -71,12 +70,14 @@ class Upkeep:
         self,
         directory: Path,
         options: StoreOptions,
+        first_unrolled: Callable[[], int],
         events: EventTable | None = None,
         marks: BatchMarks | None = None,
         free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free,
     ) -> None:
         self.directory = directory
         self.options = options
+        self.first_unrolled = first_unrolled
         self.parquet = directory / "parquet"
         self.rollup = directory / "rollup"
         self.events = events
@@ -129,12 +130,12 @@ class Upkeep:
         self._roll_up(measurement, now_ns, report)
 
     def _rolled(self, measurement: str) -> list[Part]:
-        """The parts that no segment which is still there may have a share in.
+        """The parts that no segment which is there, or is to come, may have a share in.
 
         A merged file says that it has all rows of a range of segments. After a crash or a
         power cut one of them may still have to be rolled, and later ones be rolled already.
         """
-        pending = min(list_segments(self.directory / "spool"), default=2**63)
+        pending = self.first_unrolled()  # before the parts are listed
         return [part for part in list_parts(self.parquet, measurement) if part.last < pending]
 
     def _merge_days(self, measurement: str, now_ns: int, report: UpkeepReport) -> None:

@@ -215,7 +215,8 @@ def test_the_oldest_days_go_when_there_is_too_little_room(store: Store, short: s
         options = store.options.model_copy(update={"limit_bytes": sum(sizes) - 1})
     else:
         options = store.options.model_copy(update={"reserve_bytes": 10**12 + sizes[0] + 1})
-    upkeep = Upkeep(store.directory, options, free_bytes=lambda _: free[0])
+    unrolled = store._writer.next_number
+    upkeep = Upkeep(store.directory, options, lambda: unrolled, free_bytes=lambda _: free[0])
     report = upkeep.run(DAY0_NS + 5 * DAY_NS)
     assert report.days_removed_for_size >= 1
     kept = [row["power_watts"] for row in rows(store)]
@@ -228,7 +229,9 @@ def test_a_store_that_is_far_too_small_keeps_its_newest_day(store: Store) -> Non
         put(store, DAY0_NS + day * DAY_NS, power_watts=float(day))
     roll(store)
     options = store.options.model_copy(update={"limit_bytes": 1})
-    Upkeep(store.directory, options, free_bytes=lambda _: 0).run(DAY0_NS + 2 * DAY_NS)
+    unrolled = store._writer.next_number
+    upkeep = Upkeep(store.directory, options, lambda: unrolled, free_bytes=lambda _: 0)
+    upkeep.run(DAY0_NS + 2 * DAY_NS)
     assert [row["power_watts"] for row in rows(store)] == [2.0]
 
 
