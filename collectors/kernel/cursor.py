@@ -5,12 +5,41 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections import deque
 from pathlib import Path
 from typing import Any
 
 _LIMIT_BYTES = 64 * 1024
 
 Position = dict[str, Any]
+
+
+class Unacknowledged:
+    """Where each batch that is not safe yet ends, oldest first; bounded.
+
+    When there are too many, the last ones become one, which is safe when all of them are.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._ends: deque[list[Any]] = deque()  # [position, how many batches it stands for]
+
+    def __bool__(self) -> bool:
+        return bool(self._ends)
+
+    def add(self, position: Position) -> None:
+        """One more batch, which ends at ``position``."""
+        if len(self._ends) < self._limit:
+            self._ends.append([position, 1])
+        else:
+            self._ends[-1] = [position, self._ends[-1][1] + 1]
+
+    def acknowledge(self) -> Position | None:
+        """The oldest batch is safe: where reading may go on, where that is known now."""
+        if not self._ends:
+            return None
+        self._ends[0][1] -= 1
+        return None if self._ends[0][1] else self._ends.popleft()[0]
 
 
 class CursorFile:

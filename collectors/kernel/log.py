@@ -15,7 +15,6 @@ import os
 import stat
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, Protocol
@@ -26,7 +25,7 @@ from collectors import options as base
 from collectors.bell import Bell
 from collectors.command import Runner
 from collectors.events import EVENT_METRICS, INFO, event, spaced
-from collectors.kernel.cursor import CursorFile, Position
+from collectors.kernel.cursor import CursorFile, Position, Unacknowledged
 from collectors.kernel.hosts import Hosts
 from collectors.kernel.journal import JournalReader
 from collectors.kernel.kmsg import KmsgReader
@@ -114,7 +113,7 @@ class KernelLog:
         self._storm = Storm(options.burst_count)
         self._boot_id = ""
         self._lock = threading.Lock()
-        self._pending: deque[Position] = deque()
+        self._pending = Unacknowledged(_PENDING_LIMIT)
         self._saved: Position = {}
         self._saved_at_ns = 0
         self._newest_ns: dict[Tags, int] = {}
@@ -145,9 +144,9 @@ class KernelLog:
         some lines again.
         """
         with self._lock:
-            if not self._pending:
+            position = self._pending.acknowledge()
+            if position is None:
                 return
-            position = self._pending.popleft()
             try:
                 self._file.save(position, durable=True)
             except OSError as error:
@@ -285,8 +284,7 @@ class KernelLog:
         position = {**position, "boot": self._boot_id}
         with self._lock:
             if events:
-                if len(self._pending) < _PENDING_LIMIT:
-                    self._pending.append(position)
+                self._pending.add(position)
                 return
             idle_ns = now_ns - self._saved_at_ns
             if self._pending or 0 <= idle_ns < _IDLE_SAVE_SECONDS * SECOND_NS:

@@ -10,14 +10,13 @@ error that it was about to write. A look that met a change under way is thrown a
 from __future__ import annotations
 
 import threading
-from collections import deque
 from contextlib import closing
 from pathlib import Path
 
 from pydantic import Field
 
 from collectors.events import EVENT_METRICS, spaced
-from collectors.kernel.cursor import CursorFile, Position
+from collectors.kernel.cursor import CursorFile, Position, Unacknowledged
 from collectors.kernel.ras_rows import TABLES, time_of
 from collectors.kernel.ras_text import rows_after
 from collectors.options import Options as SourceOptions
@@ -59,7 +58,7 @@ class Rasdaemon:
         self._last: dict[str, int] | None = None
         self._since_ns = 0
         self._seen: tuple[int, int] | None = (0, 0)
-        self._pending: deque[Position] = deque()
+        self._pending = Unacknowledged(_PENDING_LIMIT)
         self._lock = threading.Lock()
 
     def collect(self, now_ns: int) -> Batch:
@@ -79,15 +78,14 @@ class Rasdaemon:
                 samples.append(sample)
         if samples:
             with self._lock:
-                if len(self._pending) < _PENDING_LIMIT:
-                    self._pending.append({"last": dict(self._last)})
+                self._pending.add({"last": dict(self._last)})
         return Batch(NAME, tuple(spaced(samples)), tuple(problems))
 
     def acknowledge(self) -> None:
         """The oldest batch with events is safe: a restart goes on after it."""
         with self._lock:
-            if self._pending:
-                self._file.save(self._pending.popleft(), durable=True)
+            if (position := self._pending.acknowledge()) is not None:
+                self._file.save(position, durable=True)
 
     def close(self) -> None:
         """Nothing is kept open."""

@@ -26,9 +26,10 @@ import aiohttp
 
 from collectors.lines import encode
 from collectors.sample import Sample, Source, sample, source_reading
+from daemon.agent.acknowledge import InOrder
 from daemon.agent.lane import Lane
 from daemon.agent.options import AgentOptions
-from daemon.agent.spool import Entry, Spool
+from daemon.agent.spool import Spool
 from daemon.agent.uplink import Uplink, client_tls
 from daemon.schedule import OwnThread, Schedule
 from daemon.source_loop import READING_PERIOD_SECONDS, SourceLoop
@@ -50,9 +51,9 @@ class Outbox:
     now_ns: Callable[[], int]
     pending: list[Sample] = field(default_factory=list)
     on_batch: Callable[[bool], None] = lambda urgent: None
-    unsaved: dict[str, list[Callable[[], None]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self._order: dict[Callable[[], None], InOrder] = {}
         self._teller = OwnThread("tocsin-acknowledge")
         self._owed: deque[Callable[[], None]] = deque()
 
@@ -75,15 +76,15 @@ class Outbox:
         durable, key = await self._keep(samples, urgent)
         if saved is None:
             return
-        if durable:
-            self._owed.append(saved)
+        order = self._order.setdefault(saved, InOrder())
+        if told := order.kept(durable, key):
+            self._owed.extend([saved] * told)
             await self._settle()
-        else:
-            self.unsaved.setdefault(key, []).append(saved)
 
-    def sent(self, entry: Entry) -> None:
-        """The head has ``entry``: what only memory held counts as saved now."""
-        self._owed.extend(self.unsaved.pop(entry.key, []))
+    def settled(self, key: str) -> None:
+        """Memory holds this batch no longer: the head has it, or it was dropped and counted."""
+        for saved, order in self._order.items():
+            self._owed.extend([saved] * order.settled(key))
         self._next_owed()
 
     async def _settle(self) -> None:
@@ -143,6 +144,8 @@ class Agent:
         )
         self.lanes = (Lane(self.urgent), Lane(self.normal))
         self.outbox = Outbox(self.lanes[1], self.lanes[0], now_ns)
+        for lane in self.lanes:
+            lane.on_settled = self.outbox.settled
         self.loops = [SourceLoop(s, options.node, self.outbox, now_ns) for s in sources]
         self.schedule = Schedule(rng=self.rng)
         self.uplinks: tuple[Uplink, ...] = ()
@@ -156,18 +159,12 @@ class Agent:
         async with aiohttp.ClientSession(connector=connector) as session:
             self.uplinks = self._make_uplinks(session)
             self.outbox.on_batch = self._wake
-            self.outbox_sent()
             senders = [asyncio.ensure_future(uplink.run()) for uplink in self.uplinks]
             self._schedule(options.batch_seconds)
             self.schedule.start()
             ready()
             await stop.wait()
             await self._end(senders)
-
-    def outbox_sent(self) -> None:
-        """Lets the outbox know of every batch that the head has."""
-        for uplink in self.uplinks:
-            uplink.on_done = self.outbox.sent
 
     def _make_uplinks(self, session: aiohttp.ClientSession) -> tuple[Uplink, ...]:
         options = self.options.uplink

@@ -2,21 +2,26 @@
 
 A node whose disk has stopped answering must still say that its GPU is lost. What cannot be
 put on disk within the deadline is kept in memory (bounded) and sent from there, under a key
-of its own; when the disk comes back, the spool goes on where it was.
+of its own; when the disk comes back, the spool goes on where it was. The write that hung may end
+well after all: then the batch is there twice, and what was sent from memory is not sent again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from daemon.agent.spool import Entry, Spool
 from daemon.schedule import OwnThread
 
 Result = TypeVar("Result")
+
+# A write that hung may end so many dropped batches later and still be known as one of them.
+_DROPPED_KEYS = 10_000
 
 
 class DiskHangsError(Exception):
@@ -32,11 +37,14 @@ class Lane:
         deadline_seconds: float = 3.0,
         memory_limit_bytes: int = 4 * 1024 * 1024,
         on_back: Callable[[], None] = lambda: None,
+        on_settled: Callable[[str], None] = lambda key: None,
     ) -> None:
+        """``on_settled`` is told the key of each batch that memory holds no longer."""
         self.spool = spool
         self.deadline_seconds = deadline_seconds
         self.memory_limit_bytes = memory_limit_bytes
         self.on_back = on_back
+        self.on_settled = on_settled
         self.hung_since_seconds: float | None = None
         self._thread = OwnThread(f"tocsin-spool-{spool.directory.name}")
         self._turn = asyncio.Lock()
@@ -44,22 +52,35 @@ class Lane:
         self._memory_bytes = 0
         self._sequence = 0
         self._dropped_samples = 0
+        self._dropped: deque[str] = deque(maxlen=_DROPPED_KEYS)
         self._sent_samples = 0
         self._waiting = spool.waiting()
+        self._twins: dict[str, str] = {}  # key on disk -> key under which memory sends the same
 
     async def keep(self, body: bytes, samples: int, now_ns: int) -> tuple[bool, str]:
         """Keeps one batch: whether it is on disk, and its key."""
+        late: list[asyncio.Future[tuple[tuple[bool, str], tuple[int, int]]]] = []
         try:
-            return await self._call(lambda: self.spool.keep(body, samples, now_ns))
+            return await self._call(lambda: self.spool.keep(body, samples, now_ns), late)
         except DiskHangsError:
-            return False, self._remember(body, samples, now_ns)
+            entry = self._remember(body, samples, now_ns)
+            for future in late:
+                future.add_done_callback(lambda future: self._landed(future, entry))
+            return False, entry.key
 
     async def oldest(self, now_ns: int) -> Entry | None:
         """The batch to send next; those of memory first, for they are few."""
-        if self._memory:
-            return self._memory[0]
         try:
-            return await self._call(lambda: self.spool.oldest(now_ns))
+            while True:
+                if self._memory:
+                    return self._memory[0]
+                entry = await self._call(lambda: self.spool.oldest(now_ns))
+                if entry is None or entry.key not in self._twins:
+                    return entry
+                # What memory held comes first, so this one is with the head already.
+                await self._call(functools.partial(self.spool.done, entry))
+                del self._twins[entry.key]
+                self._sent_samples -= entry.samples  # the spool counts it as sent once more
         except DiskHangsError:
             return None
 
@@ -69,11 +90,14 @@ class Lane:
             self._memory.popleft()
             self._memory_bytes -= len(entry.body)
             self._sent_samples += entry.samples
+            self.on_settled(entry.key)
             return
         try:
             await self._call(lambda: self.spool.done(entry))
         except DiskHangsError:
             return
+        if entry.segment == 0:
+            self.on_settled(entry.key)
 
     def waiting(self) -> tuple[int, int]:
         """(batches, bytes) that wait, as last known. Never blocks."""
@@ -103,8 +127,15 @@ class Lane:
             self.spool.close()
         self._thread.close()
 
-    async def _call(self, function: Callable[[], Result]) -> Result:
-        """Runs ``function`` on the spool's thread. Raises DiskHangsError."""
+    async def _call(
+        self,
+        function: Callable[[], Result],
+        late: list[asyncio.Future[tuple[Result, tuple[int, int]]]] | None = None,
+    ) -> Result:
+        """Runs ``function`` on the spool's thread. Raises DiskHangsError.
+
+        A call that was begun and has not ended in time is put into ``late``.
+        """
         async with self._turn:
             if self._thread.busy:
                 raise DiskHangsError
@@ -117,9 +148,28 @@ class Lane:
             if not done:
                 self.hung_since_seconds = time.monotonic() - self.deadline_seconds
                 future.add_done_callback(self._back)
+                if late is not None:
+                    late.append(future)
                 raise DiskHangsError
             result, self._waiting = future.result()
+            self._give_up(self.spool.given_up())
             return result
+
+    def _landed(
+        self, future: asyncio.Future[tuple[tuple[bool, str], tuple[int, int]]], entry: Entry
+    ) -> None:
+        """The write that hung has ended: the spool has the batch too, which memory sends."""
+        if future.cancelled() or future.exception() is not None:
+            return
+        (_, key), _ = future.result()
+        if entry.key not in self._dropped:
+            self._twins[key] = entry.key
+
+    def _give_up(self, keys: Iterable[str]) -> None:
+        """Batches that were dropped from memory: only the spool, where it has them, sends them."""
+        for key in keys:
+            self._twins = {disk: own for disk, own in self._twins.items() if own != key}
+            self.on_settled(key)
 
     def _back(self, future: asyncio.Future[tuple[Result, tuple[int, int]]]) -> None:
         self.hung_since_seconds = None
@@ -127,7 +177,7 @@ class Lane:
             future.exception()  # seen: whoever asked has gone on without it
         self.on_back()
 
-    def _remember(self, body: bytes, samples: int, now_ns: int) -> str:
+    def _remember(self, body: bytes, samples: int, now_ns: int) -> Entry:
         self._sequence += 1
         entry = Entry(f"{self.spool.instance}m", self._sequence, now_ns, samples, body)
         self._memory.append(entry)
@@ -138,4 +188,6 @@ class Lane:
             del self._memory[1]
             self._memory_bytes -= len(dropped.body)
             self._dropped_samples += dropped.samples
-        return entry.key
+            self._dropped.append(dropped.key)
+            self._give_up([dropped.key])
+        return entry

@@ -99,6 +99,7 @@ class Spool:
         self._ready_segment = 0
         self._memory: deque[Entry] = deque()
         self._memory_bytes = 0
+        self._given_up: list[str] = []
         self._cursor = (0, 0)
         self._next_number = 1
         self._recover()
@@ -133,6 +134,8 @@ class Spool:
                 if now_ns - entry.time_ns <= self.limit_age_seconds * 1e9:
                     return entry
                 self._drop(1, entry.samples)
+                if entry.segment == 0:
+                    self._given_up.append(entry.key)
                 self._advance(entry)
             return None
 
@@ -142,6 +145,12 @@ class Spool:
             self.counts.sent += 1
             self.counts.sent_samples += entry.samples
             self._advance(entry)
+
+    def given_up(self) -> list[str]:
+        """The keys of the batches that were dropped from memory since the last call."""
+        with self._lock:
+            keys, self._given_up = self._given_up, []
+            return keys
 
     def waiting(self) -> tuple[int, int]:
         """(batches, bytes) that wait; batches of segments not read yet are counted too."""
@@ -213,6 +222,7 @@ class Spool:
             dropped = self._memory.popleft()
             self._memory_bytes -= len(dropped.body)
             self._drop(1, dropped.samples)
+            self._given_up.append(dropped.key)
         return entry
 
     def _enforce_bytes(self) -> None:

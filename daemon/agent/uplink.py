@@ -70,7 +70,6 @@ class Uplink:
     urgent: bool = False
     rng: random.Random = field(default_factory=random.Random)
     tls: ssl.SSLContext | bool = True
-    on_done: Callable[[Entry], None] = lambda entry: None
 
     def __post_init__(self) -> None:
         self._wake = asyncio.Event()
@@ -118,7 +117,6 @@ class Uplink:
         delay_seconds = await self.delivery.send(entry.body, entry.key)
         if delay_seconds is None:
             await self.lane.done(entry)
-            self.on_done(entry)
         return delay_seconds
 
     async def _read_token(self) -> str:

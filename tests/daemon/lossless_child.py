@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,17 +32,19 @@ class Counter:
 
     def __init__(self, number: int) -> None:
         self.number = number
+        self._told: deque[int] = deque()
 
     def collect(self, now_ns: int) -> Batch:
         """One event; every seventh is severe and goes by the urgent lane."""
         self.number += 1
+        self._told.append(self.number)
         severity = 0.0 if self.number % 7 else 3.0
         fields: dict[str, Value] = {"text": f"event {self.number}", "severity": severity}
         return Batch("counter", (sample("event", now_ns, fields, node="n1", kind="k"),))
 
     def acknowledge(self) -> None:
-        """What was collected is on disk."""
-        print(self.number, flush=True)
+        """The oldest that was not acknowledged yet is safe."""
+        print(self._told.popleft(), flush=True)
 
     def close(self) -> None:
         """Nothing to close."""
@@ -53,7 +57,24 @@ async def agent(given: dict[str, Any]) -> None:
 
     now_ns = fast_clock(given["begin_ns"], given["speed"])
     options = AgentOptions.model_validate(given["options"])
-    await Agent(options, [Counter(given["number"])], now_ns).run(asyncio.Event())
+    running = Agent(options, [Counter(given["number"])], now_ns)
+    if given["disk_hangs"]:
+        hang_the_disk(running)
+    await running.run(asyncio.Event())
+
+
+def hang_the_disk(running: Any) -> None:
+    """Has one sync in twenty take longer than the spools wait for their disk."""
+    real = os.fsync
+
+    def slow(handle: Any) -> None:
+        if random.random() < 0.05:
+            time.sleep(random.random() * 1.5)
+        real(handle)
+
+    os.fsync = slow
+    for lane in running.lanes:
+        lane.deadline_seconds = 0.2
 
 
 class Clock:

@@ -77,8 +77,9 @@ def numbers(texts: Iterable[str]) -> Counter[int]:
 class World:
     """The three sides, and what each place holds in the end."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, disk_hangs: bool) -> None:
         self.folder = folder
+        self.disk_hangs = disk_hangs
         (folder / "token").write_text(NODE_TOKEN)
         self.judged_file = folder / "judged"
         self.judged_file.touch()
@@ -113,7 +114,8 @@ class World:
             spool = {"directory": str(self.folder / "spool")}
             options = {"node": "n1", "uplink": uplink, "spool": spool}
             number = self.runs * 1_000_000
-            self.agent.start({"options": options, "number": number, **self.clock})
+            given = {"options": options, "number": number, "disk_hangs": self.disk_hangs}
+            self.agent.start({**given, **self.clock})
         elif name == "head":
             given = {"folder": str(self.folder / "store"), "judged": str(self.judged_file)}
             influx = self.influx.url if self.influx else ""
@@ -162,14 +164,11 @@ class World:
 VICTIMS = (("head",), ("agent",), ("head", "agent"), ("influx",), ("head", "influx"))
 
 
-# Open: one full run lacked 4 of 157 readings 200 s after its end; why is not known yet.
-@pytest.mark.xfail(
-    strict=False, reason="a batch that had not arrived was seen, and is not understood"
-)
+@pytest.mark.parametrize("disk_hangs", [False, True], ids=["", "while the disk hangs"])
 def test_hours_of_outage_restarts_and_kill_9_of_every_side_lose_and_double_nothing(
-    tmp_path: Path,
+    tmp_path: Path, disk_hangs: bool
 ) -> None:
-    world = World(tmp_path)
+    world = World(tmp_path, disk_hangs)
     rng = random.Random(17)
     try:
         world.start("head")
@@ -208,7 +207,9 @@ def test_hours_of_outage_restarts_and_kill_9_of_every_side_lose_and_double_nothi
         assert set(found.values()) == {1}, f"{where} has one twice"
     # Killed between commit and judgement the head judges from the store when it starts again;
     # what it has judged in its life it must not judge twice.
-    assert set(world.judged().values()) == {1}
+    # An agent killed while its disk hangs may have sent a batch from memory that is on disk as
+    # well: the store keeps its points once, but they are shown to the watch once more.
+    assert max(world.judged().values()) <= 1 + disk_hangs
     # They agree on what there is, also beyond what the agent lived to say that it had kept.
     assert in_parquet == in_events
     assert len(kept) > 5 * ROUNDS
