@@ -83,6 +83,7 @@ class Worker:
         limits: WorkerLimits | None = None,
         *,
         env: Mapping[str, str] | None = None,
+        cwd: str = "/",
         monotonic: Callable[[], float] = time.monotonic,
         proc: Path = PROC,
     ) -> None:
@@ -92,6 +93,7 @@ class Worker:
         self._module = module
         self._limits = limits or WorkerLimits()
         self._env = dict(env or {})
+        self._cwd = cwd
         self._monotonic = monotonic
         self._proc = proc
         self._lock = threading.Lock()
@@ -248,7 +250,7 @@ class Worker:
             )
         argv = [*LAUNCHER, sys.executable, "-P", "-m", self._module, str(os.getpid())]
         try:
-            process = _SPAWNER.submit(_spawn, argv, env).result()
+            process = _SPAWNER.submit(_spawn, argv, env, self._cwd).result()
         except (OSError, RuntimeError) as error:
             self._failed(f"{self.source} worker could not be started: {error}")
             raise WorkerEnded(self._last_fault) from None
@@ -324,7 +326,7 @@ class Worker:
         return True
 
 
-def _spawn(argv: list[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
+def _spawn(argv: list[str], env: dict[str, str], cwd: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         argv,
         stdin=subprocess.PIPE,
@@ -332,6 +334,6 @@ def _spawn(argv: list[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
         stderr=subprocess.PIPE,
         bufsize=0,
         env=env,
-        cwd="/",
+        cwd=cwd,
         start_new_session=True,
     )

@@ -12,6 +12,7 @@ from collectors.command import Runner
 from collectors.ib.fabric import STATE_FILE, SubnetSettings
 from collectors.ib.fabric_cabling import load_cabling
 from collectors.ib.fabric_subnet import PortPoint, Subnet, SubnetOptions, SubnetReading
+from collectors.ib.planes import fold, plane_name
 from collectors.ib.sysfs import PortReading, devices, read_device
 from collectors.ib.units import ACTIVE, COUNTERS, DATA_FIELDS
 from collectors.sample import SourceUnavailable, clip
@@ -80,6 +81,8 @@ def gather(
     if here:
         local.last = _ports(reach.root, local)
         local.messages = _messages(runner)
+    for seen in rails:
+        seen.subnet.close()
     return _evidence(node, reach, rails, local, here)
 
 
@@ -108,8 +111,11 @@ def _ports(root: Path, local: _Local) -> dict[str, PortReading]:
     except OSError as error:
         local.fault = f"/sys/class/infiniband: {error.strerror}"
         return {}
-    found = (port for name in names for port in read_device(root, name) if not port.virtual)
-    return {port.name: port for port in found if not port.ethernet}
+    read = [port for name in names for port in read_device(root, name) if not port.virtual]
+    links = fold(port for port in read if not port.ethernet)
+    found = {link.name: link for link in links if not link.planes}
+    # Of a link with planes each plane is looked at: that is where a cable hangs.
+    return found | {plane_name(link, one): one for link in links for one in link.planes}
 
 
 def _messages(runner: Runner) -> tuple[str, ...] | None:
@@ -169,7 +175,7 @@ def _links(node: str, seen: _Seen, local: _Local) -> dict[str, LinkEvidence]:
     for (guid, number), cable in cables.items():
         if cable.node != node:
             continue
-        name = f"{cable.device or cable.guid}/{cable.port}"
+        name = seen.subnet.cabling.label(cable)
         own = local.last.get(name)
         before = local.first.get(name)
         adapter_key = (cable.guid, str(cable.port))

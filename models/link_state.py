@@ -16,7 +16,7 @@ from models.links import End
 from models.rule_state import SECOND_NS, paced
 
 DAY_NS = 86_400 * SECOND_NS
-PORT_LIMIT = 64
+PORT_LIMIT = 160  # of a node, planes included: sixteen rails of eight planes and themselves
 FLAP_LIMIT = 16
 
 # Counters whose growth within the window places a fault.

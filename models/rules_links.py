@@ -14,8 +14,17 @@ from typing import Any
 
 from collectors.ib.units import ACTIVE, DOWN
 from collectors.sample import Sample
+from models.link_held import flapped, forget, states_held
+from models.link_planes import (
+    SickPlane,
+    is_plane,
+    link_of,
+    plane_key,
+    plane_words,
+    same_plane,
+    sick_plane,
+)
 from models.link_state import (
-    DAY_NS,
     DOWNS,
     FLAP_LIMIT,
     NOT_READ,
@@ -39,7 +48,7 @@ from models.voices import Entity, Fact, Remedy
 LINK_INVENTORY = frozenset({"link", "port"})
 # More ports than any fabric has: what one agent makes up pushes out the oldest, no more.
 NAMED_LIMIT = 200_000
-LINK_MEASUREMENTS = frozenset({"ib_port", "fabric_port", "fabric", "slurm_node"})
+LINK_MEASUREMENTS = frozenset({"ib_port", "ib_plane", "fabric_port", "fabric", "slurm_node"})
 
 
 class LinkRules:
@@ -55,7 +64,8 @@ class LinkRules:
         self._fabric: dict[PortKey, Track] = {}
         self._cables: dict[Key, Cable] = {}
         self._owner: dict[PortKey, Key] = {}
-        self._place: dict[str, PortKey] = {}
+        self._place: dict[str, dict[PortKey, None]] = {}
+        self._planes: dict[Key, dict[Key, None]] = {}  # link -> its planes that have a cable
         self._named: dict[str, Key] = {}
         self._described: dict[str, str] = {}  # GUID -> the node that its description names
         self._hosts_on: dict[str, Counter[str]] = {}
@@ -69,9 +79,11 @@ class LinkRules:
     def observe(self, sample: Sample, arrival_ns: int) -> None:
         """Takes in one sample of LINK_MEASUREMENTS, or an ``event`` of kind inventory."""
         measurement = sample.measurement
-        if measurement == "ib_port":
+        if measurement in ("ib_port", "ib_plane"):
             key = (sample.tag("node"), sample.tag("device"), sample.tag("port"))
-            if all(key):
+            plane = sample.tag("plane")
+            if all(key) and (plane or measurement == "ib_port"):
+                key = plane_key(key, plane) if plane else key
                 self._host_port(key, sample, arrival_ns, from_fabric=False)
         elif measurement == "fabric_port":
             self._fabric_port(sample, arrival_ns)
@@ -100,10 +112,11 @@ class LinkRules:
         if all((*switch, *adapter, device, port, node)):
             # A node knows its ports better than a node description does ("HCA-1").
             self._described[adapter[0]] = node
-            key = self._named.get(adapter[0], (node, device, port))
+            mine = (node, device, port)
+            key = self._named.get(adapter[0], link_of(mine))
             if self._is_anothers(adapter[0], key[0], arrival_ns):
-                key = (node, device, port)
-            self._plug(key, Cable(switch, adapter, name))
+                key = link_of(mine)
+            self._plug(same_plane(key, mine), Cable(switch, adapter, name))
 
     def _port(self, sample: Sample, arrival_ns: int) -> None:
         device, _, port = sample.text("device").partition("/")
@@ -116,14 +129,15 @@ class LinkRules:
         self._named[guid] = key
         while len(self._named) > NAMED_LIMIT:
             del self._named[next(iter(self._named))]
-        where = self._place.get(guid)
-        owner = self._owner.get(where) if where is not None else None
-        if owner is not None and owner != key:
+        for where in list(self._place.get(guid, ())):
+            owner = self._owner.get(where)
+            if owner is None or owner == same_plane(key, owner):
+                continue
             cable = self._unplug(owner)
             self._hosts.get(owner[0], {}).pop(owner[1:], None)
             self._sick.discard(owner)
             if cable is not None:
-                self._plug(key, cable)
+                self._plug(same_plane(key, owner), cable)
 
     def _is_anothers(self, guid: str, name: str, arrival_ns: int) -> bool:
         """Whether the sweep says that ``guid`` is in another node, which is heard with its ports.
@@ -145,13 +159,16 @@ class LinkRules:
             hosts[key[0]] -= 1
             if hosts[key[0]] <= 0:
                 del hosts[key[0]]
+            self._planes.get(link_of(key), {}).pop(key, None)
         return cable
 
     def _plug(self, key: Key, cable: Cable) -> None:
         self._unplug(key)
         self._cables[key] = cable
         self._owner[cable.adapter] = key
-        self._place[cable.adapter[0]] = cable.adapter
+        self._place.setdefault(cable.adapter[0], {})[cable.adapter] = None
+        if is_plane(key):
+            self._planes.setdefault(link_of(key), {})[key] = None
         self._hosts_on.setdefault(cable.switch[0], Counter())[key[0]] += 1
 
     def _fabric_port(self, sample: Sample, arrival_ns: int) -> None:
@@ -247,24 +264,71 @@ class LinkRules:
     def facts(self, now_ns: int, nodes: Mapping[str, Node]) -> Iterator[Fact]:
         """Every fact about a link that holds at ``now_ns``, by node and port."""
         troubled = self._troubled(now_ns)
+        planes = self._sick_planes(now_ns, nodes)
         # A manager that is back configures one port after the other: the last is no worse.
         recent_ns = int(self.thresholds.recent_seconds * SECOND_NS)
         managed = now_ns - self._manager_lost_ns >= recent_ns
         for key in sorted(self._sick):
             port = self._hosts[key[0]][key[1:]]
             node = nodes.get(key[0])
-            self._forget(port, now_ns, node)
-            for code, onset_ns, words in self._states_held(port, now_ns, node):
+            forget(port, now_ns, node, self.thresholds)
+            if is_plane(key):
+                continue
+            lost = any(one.lost_ns for one in planes.get(key, ()))
+            for code, onset_ns, words in states_held(port, now_ns, node, self.thresholds):
+                if code == "ibrate" and lost:
+                    continue  # it is slower for want of a plane, which is told below
                 sure = managed or code != "ibinit"
                 yield self._fact(key, port, code, onset_ns, words, troubled, sure=sure)
             if self._unsettled(key, port, now_ns):
                 continue
-            for code, onset_ns, words, sure in self._flapped(port, now_ns, node):
+            for code, onset_ns, words, sure in flapped(port, now_ns, node, self.thresholds):
                 yield self._fact(key, port, code, onset_ns, words, troubled, sure=sure)
+        for link in sorted(planes):
+            yield from self._of_planes(link, planes[link], troubled)
+
+    def _sick_planes(self, now_ns: int, nodes: Mapping[str, Node]) -> dict[Key, list[SickPlane]]:
+        """Link -> those of its planes that are lost, slow or flapping."""
+        found: dict[Key, list[SickPlane]] = {}
+        for key in sorted(self._sick):
+            if is_plane(key):
+                port = self._hosts[key[0]][key[1:]]
+                sick = sick_plane(key, port, now_ns, nodes.get(key[0]), self.thresholds)
+                if sick is not None:
+                    found.setdefault(link_of(key), []).append(sick)
+        return found
+
+    def _of_planes(
+        self, link: Key, sick: list[SickPlane], troubled: Mapping[str, set[str]]
+    ) -> Iterator[Fact]:
+        """What the planes of a link say, as one fact, unless the link says it as a whole."""
+        whole = self._hosts.get(link[0], {}).get(link[1:])
+        known = [
+            port
+            for place_, port in self._hosts[link[0]].items()
+            if is_plane((link[0], *place_)) and link_of((link[0], *place_)) == link
+        ]
+        told = plane_words(whole, known, sick)
+        if told is None:
+            return
+        code, onset_ns, words, sure = told
+        facts = [
+            self._fact(one.key, one.port, code, onset_ns, words, troubled, sure=sure)
+            for one in sick
+            if one.has(code)
+        ]
+        # Where one plane's trouble is the node's own, that of a whole switch excuses it not.
+        yield max(facts, key=lambda fact: fact.remedy is Remedy.DRAIN)
+
+    def _cable_of(self, key: Key) -> Cable | None:
+        """The cable of a port; of a link with planes, that of its first plane."""
+        cable = self._cables.get(key)
+        planes = self._planes.get(key) if cable is None else None
+        return self._cables.get(min(planes)) if planes else cable
 
     def _unsettled(self, key: Key, port: HostPort, now_ns: int) -> bool:
         """Whether other hosts of the switch, heard of late, were not yet read since the drop."""
-        cable = self._cables.get(key)
+        cable = self._cable_of(key)
         if cable is None or not port.flaps:
             return False
         dropped_ns, guid = port.flaps[-1].time_ns, cable.switch[0]
@@ -275,65 +339,10 @@ class LinkRules:
             for where, other in self._hosts.get(name, {}).items():
                 if other.from_fabric or other.track.arrival_ns < oldest_ns:
                     continue
-                beside = self._cables.get((name, *where))
+                beside = self._cable_of((name, *where))
                 if beside and beside.switch[0] == guid and other.track.time_ns < dropped_ns:
                     return True
         return False
-
-    def _forget(self, port: HostPort, now_ns: int, node: Node | None) -> None:
-        """Drops what is a day old, and drops that the node's restart explains."""
-        boot_ns = node.boot_ns if node is not None else 0
-        grace_ns = int(self.thresholds.restart_grace_seconds * SECOND_NS)
-        port.flaps = [
-            flap
-            for flap in port.flaps
-            if now_ns - flap.time_ns < DAY_NS
-            and not (boot_ns and flap.before_ns < boot_ns + grace_ns)
-        ]
-
-    def _states_held(
-        self, port: HostPort, now_ns: int, node: Node | None
-    ) -> Iterator[tuple[str, int, str]]:
-        """(code, onset, words) of the states that are wrong, for long enough and still told."""
-        limits, track = self.thresholds, port.track
-        seconds = limits.fresh_intervals * track.interval_ns / SECOND_NS
-        seconds = min(max(seconds, limits.fresh_low_seconds), limits.fresh_high_seconds)
-        newest_ns = node.head_time(track.time_ns) if node is not None else track.arrival_ns
-        if not port.expected or now_ns - newest_ns > int(seconds * SECOND_NS):
-            return
-        for code, since_ns, hold_seconds, words in (
-            ("ibdown", port.down_since_ns, limits.down_hold_seconds, "link down"),
-            ("ibinit", port.init_since_ns, limits.init_hold_seconds, "link not configured"),
-            ("ibrate", port.narrow_since_ns, limits.narrow_hold_seconds, _rate_words(port)),
-        ):
-            held = track.time_ns - since_ns >= int(hold_seconds * SECOND_NS)
-            if since_ns and held and code not in port.spent:
-                yield code, since_ns, words
-
-    def _flapped(
-        self, port: HostPort, now_ns: int, node: Node | None
-    ) -> Iterator[tuple[str, int, str, bool]]:
-        """(code, onset, words, whether a restart is ruled out) of a link that went down.
-
-        A restart takes the link down, too. It is ruled out once the node's ``host`` source was
-        heard after the drop; where none is, the drop is told later, and for a person only.
-        """
-        flaps = port.flaps
-        if not flaps:
-            return
-        told_ns = node.host_time_ns if node is not None else 0
-        sure = told_ns >= flaps[-1].time_ns
-        quiet_ns = int(self.thresholds.quiet_seconds * SECOND_NS)
-        if not sure and now_ns - flaps[-1].time_ns < quiet_ns:
-            return
-        count = sum(flap.count for flap in flaps)
-        under_job = sum(flap.count for flap in flaps if flap.job)
-        if count >= self.thresholds.flaps_day_count:
-            onset_ns = _reached(flaps, self.thresholds.flaps_day_count)
-            yield "ibflap", onset_ns, f"link went down {count:g} times in 24 h", sure
-        elif under_job >= self.thresholds.flaps_job_count:
-            onset_ns = next(flap.time_ns for flap in flaps if flap.job)
-            yield "ibflap", onset_ns, "link went down under a job", sure
 
     def _fact(
         self,
@@ -354,7 +363,7 @@ class LinkRules:
         if code == "ibinit":
             shared = shared or view.manager_up is False or view.switch_sick_hosts > 1
         return Fact(
-            Entity("link", key[0], f"{key[1]}/{key[2]}"),
+            Entity("link", key[0], "/".join(link_of(key)[1:])),
             _RULE_OF[code],
             code,
             2,
@@ -368,10 +377,10 @@ class LinkRules:
     def view(self, key: Key, troubled: Mapping[str, set[str]]) -> LinkView:
         """Both ends of the host's port ``key``, and its neighbours."""
         port = self._hosts[key[0]][key[1:]]
-        cable = self._cables.get(key)
+        cable = self._cable_of(key)
         switch = self._fabric.get(cable.switch) if cable else None
         guid = cable.switch[0] if cable else ""
-        ports = self._hosts[key[0]].values()
+        ports = [one for at, one in self._hosts[key[0]].items() if not is_plane((key[0], *at))]
         number = cable.switch[1] if cable else ""
         return LinkView(
             port.track.end(),
@@ -392,12 +401,16 @@ class LinkRules:
         found: dict[str, set[str]] = {}
         recent_ns = int(self.thresholds.recent_seconds * SECOND_NS)
         for key in self._sick:
-            cable = self._cables.get(key)
             port = self._hosts[key[0]][key[1:]]
-            state = port.down_since_ns or port.init_since_ns or port.narrow_since_ns
-            flapped = port.flaps and now_ns - port.flaps[-1].time_ns <= recent_ns
-            if cable and ((state and port.expected) or flapped):
-                found.setdefault(cable.switch[0], set()).add(key[0])
+            planes = self._planes.get(key, {})
+            # Which of its planes makes a link slow, the planes themselves say.
+            slow = 0 if planes else port.narrow_since_ns
+            state = port.down_since_ns or port.init_since_ns or slow
+            dropped = port.flaps and now_ns - port.flaps[-1].time_ns <= recent_ns
+            if (state and port.expected) or dropped:
+                for one in (key, *planes):
+                    if one in self._cables:
+                        found.setdefault(self._cables[one].switch[0], set()).add(key[0])
         return found
 
     # ---- to JSON and back ------------------------------------------------------------------------
@@ -427,6 +440,7 @@ class LinkRules:
         """Takes back what ``dump`` gave."""
         self._hosts, self._fabric, self._sick = {}, {}, set()
         self._cables, self._owner, self._place, self._hosts_on = {}, {}, {}, {}
+        self._planes = {}
         self._named = {
             guid: (node, device, number) for guid, node, device, number in state.get("named", ())
         }
@@ -458,17 +472,3 @@ def _part_words(placement: Placement) -> str:
     if placement.part in (Part.NONE, Part.UNKNOWN):
         return ""
     return f"; {_CERTAINTY[placement.certainty]}the {placement.part}"
-
-
-def _rate_words(port: HostPort) -> str:
-    return f"link at {port.track.rate / 1e9:g} of {port.best_rate / 1e9:g} Gb/s"
-
-
-def _reached(flaps: list[Flap], count: float) -> int:
-    """When the ``count``-th time down was told."""
-    total = 0.0
-    for flap in flaps:
-        total += flap.count
-        if total >= count:
-            return flap.time_ns
-    return flaps[-1].time_ns

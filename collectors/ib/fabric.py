@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -24,6 +25,7 @@ from collectors.command import Runner
 from collectors.events import ERROR, EVENT_METRICS, INFO, WARNING, event, spaced
 from collectors.ib.fabric_cabling import load_cabling, save_cabling
 from collectors.ib.fabric_subnet import Subnet, SubnetOptions, SubnetReading
+from collectors.ib.planes import planar
 from collectors.ib.units import port_metrics
 from collectors.options import Options as BaseOptions
 from collectors.sample import (
@@ -75,7 +77,8 @@ class Options(BaseOptions):
 
     ``node_description`` is a pattern with the groups ``node`` and, if it names one, ``device``,
     for sites whose node descriptions are not ``HOST DEVICE``. ``method`` ``tools`` reads by
-    ibqueryerrors and iblinkinfo; ``auto`` does so only where libibumad cannot be used.
+    ibqueryerrors and iblinkinfo; ``auto`` does so only where libibumad cannot be used, and where
+    the head's own adapter has planes (XDR): subnet packets by LID do not pass in such a fabric.
     """
 
     period_seconds: float = Field(default=60.0, gt=0, le=86_400)
@@ -141,6 +144,7 @@ class FabricSource:
                 ),
                 runner,
                 load_cabling(self._path, one.name),
+                partial(planar, context.root, one.adapter),
             )
             for one in options.subnets
         }
@@ -178,7 +182,9 @@ class FabricSource:
         return Batch(self.name, tuple(spaced(samples)), tuple(problems), fault="; ".join(faults))
 
     def close(self) -> None:
-        """Programs end with their cycle: nothing is held open."""
+        """Ends the processes that sweep; other programs end with their cycle."""
+        for subnet in self.subnets.values():
+            subnet.close()
 
     def groups(self) -> dict[str, tuple[str, ...]]:
         """Node -> its leaf switches, as groups for common causes and caps: as last known."""
@@ -236,7 +242,7 @@ class FabricSource:
                 f"switch={guid} switch_port={port} adapter={cable.guid} "
                 f"adapter_port={cable.port} name={name}"
             )
-            where = f"{cable.device or cable.guid}/{cable.port}"
+            where = known.cabling.label(cable)
             told.append(
                 event(
                     cable.node, "inventory", "link", now_ns, text=text, severity=INFO, device=where

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import functools
 import json
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from collectors.ib import fabric_sweep as sweep
 from collectors.ib.units import (
     COUNTERS,
     DATA_FIELDS,
     DOWN,
     LINK_UP,
     SPEED_CODES,
+    SPEED_EXTENDED2_CODES,
     SPEED_EXTENDED_CODES,
     U64_CEILING,
     WIDTH_CODES,
@@ -52,7 +55,7 @@ _WIDE_PLACES = {
 }
 _CEILINGS = {counter.field: counter.ceiling for counter in COUNTERS}
 _FACTORS = {counter.field: counter.factor for counter in COUNTERS}
-COUNTER_ANSWERS, EXTENDED_ANSWERS, WIDE_ANSWERS, INFO_ANSWERS = 17, 2, 13, 5
+COUNTER_ANSWERS, EXTENDED_ANSWERS, WIDE_ANSWERS, INFO_ANSWERS = 17, 2, 13, 6
 
 
 @dataclass(slots=True)
@@ -76,46 +79,88 @@ class Answers:
     problems: list[Problem] = field(default_factory=list)
 
 
-def read_answers(text: str) -> Answers | None:
-    """The answers in ``text``, or None when its end is missing: the program did not finish."""
+def read_answers(told: bytes) -> Answers | None:
+    """The answers in ``told``, or None when its end is missing: the program did not finish."""
     answers = Answers()
-    done = False
-    for line in text.splitlines():
+    rows: dict[tuple[int, int], dict[str, Any]] = {}
+    place, done = 0, False
+    while place + sweep.RECORD.size <= len(told) and not done:
+        lid, port, kind, size = sweep.RECORD.unpack_from(told, place)
+        place += sweep.RECORD.size
+        data = told[place : place + size]
+        place += size
         try:
-            row = json.loads(line)
-        except ValueError:
-            answers.problems.append(Problem("a line of the sweep is no JSON", line[:200]))
-            continue
-        try:
-            done = _row(row, answers) or done
-        except (KeyError, TypeError, IndexError, ValueError, AttributeError):
-            answers.problems.append(Problem("a line of the sweep is not understood", line[:200]))
-    return answers if done else None
-
-
-def _row(row: Mapping[str, Any], answers: Answers) -> bool:
-    """Takes in one line; True for the last one."""
-    if "done" in row:
-        answers.whole = row["done"] is True
-        answers.requests = int(row["sent"])
-        answers.timeouts = int(row["timeouts"])
-        answers.seconds = float(row["seconds"])
-        return True
-    lid = int(row["l"])
-    if "m" in row:
-        answers.masks[lid] = (int(row["m"][0]), int(row["m"][1]))
-    elif "e" in row and "p" not in row:
-        answers.unread[lid] = str(row["e"])
-        if row.get("stranger"):
-            answers.strangers.add(lid)
-    else:
-        key = (lid, int(row["p"]))
+            if kind in _ROW:
+                _ROW[kind](rows.setdefault((lid, port), {}), data)
+            else:
+                done = _node(lid, kind, data, answers)
+        except (KeyError, TypeError, IndexError, ValueError, AttributeError, struct.error):
+            answers.problems.append(Problem("a record of the sweep is not understood", data.hex()))
+    for key, row in rows.items():
         fields, saturated = port_fields(row)
         answers.ports[key] = fields
         if saturated:
             answers.saturated[key] = saturated
         if row.get("e"):
             answers.failed.add(key)
+    return answers if done else None
+
+
+def _info(row: dict[str, Any], data: bytes) -> None:
+    speeds = data[35] >> 4, data[62] >> 4, data[56] >> 5 & 3
+    row["i"] = (data[32] & 15, data[33] >> 4, data[31], *speeds)
+
+
+def _counters(row: dict[str, Any], data: bytes) -> None:
+    row["c"] = _COUNTERS.unpack(data)
+
+
+def _counters_wait(row: dict[str, Any], data: bytes) -> None:
+    row["c"], row["w"] = _COUNTERS.unpack(data), True
+
+
+def _extended(row: dict[str, Any], data: bytes) -> None:
+    row["x"] = _EXTENDED.unpack(data)
+
+
+def _wider(row: dict[str, Any], data: bytes) -> None:
+    row["x"], row["y"] = _EXTENDED.unpack(data[:16]), _ERRORS.unpack(data[16:])
+
+
+def _failed(row: dict[str, Any], data: bytes) -> None:
+    row.setdefault("e", []).append(sweep.FAILED_OF.unpack(data)[0])
+
+
+_COUNTERS = struct.Struct(">HBBHHHHBBxBHHIIIII")
+_EXTENDED, _ERRORS = struct.Struct(">QQ"), struct.Struct(">13Q")
+_ROW = {
+    sweep.INFO: _info,
+    sweep.COUNTERS: _counters,
+    sweep.COUNTERS_WAIT: _counters_wait,
+    sweep.EXTENDED: _extended,
+    sweep.WIDER: _wider,
+    sweep.FAILED: _failed,
+}
+
+
+def _node(lid: int, kind: int, data: bytes, answers: Answers) -> bool:
+    """Takes in what is said of a node, or of the sweep; True for the last record."""
+    if kind == sweep.MASKS:
+        mask, mask2 = sweep.MASKS_OF.unpack(data)
+        answers.masks[lid] = (mask, mask2)
+    elif kind == sweep.SILENT:
+        _, stranger = sweep.SILENT_OF.unpack_from(data)
+        answers.unread[lid] = data[sweep.SILENT_OF.size :].decode("utf-8", "replace")
+        if stranger:
+            answers.strangers.add(lid)
+    elif kind == sweep.DONE:
+        row = json.loads(data)
+        answers.whole = row["done"] is True
+        answers.requests, answers.timeouts = int(row["sent"]), int(row["timeouts"])
+        answers.seconds = float(row["seconds"])
+        return True
+    else:
+        raise ValueError("of no known kind")
     return False
 
 
@@ -184,14 +229,9 @@ def _take_wide(found: Mapping[str, int], factor: int, fields: dict[str, float]) 
 
 @functools.lru_cache(maxsize=1_024)
 def _link_fields(
-    state: int, physical: int, width: int, speed: int, extended: int
+    state: int, physical: int, width: int, speed: int, extended: int, extended2: int
 ) -> dict[str, float]:
     """What PortInfo says of a link; the same few answers come from thousands of ports."""
-    return _link((state, physical, width, speed, extended))
-
-
-def _link(info: Sequence[int]) -> dict[str, float]:
-    state, physical, width, speed, extended = info
     fields: dict[str, float] = {}
     if 1 <= state <= 5:
         fields["state"] = float(state)
@@ -199,5 +239,7 @@ def _link(info: Sequence[int]) -> dict[str, float]:
         fields["physical_state"] = float(physical)
     if float(state) > DOWN and physical == LINK_UP:
         name = SPEED_EXTENDED_CODES.get(extended, "") if extended else SPEED_CODES.get(speed, "")
+        # Beyond NDR the speed stands in a place that was reserved before (LinkSpeedExtActive2).
+        name = SPEED_EXTENDED2_CODES.get(extended2, "") if extended2 else name
         fields |= lane_fields(WIDTH_CODES.get(width, 0), name)
     return fields

@@ -7,6 +7,7 @@ remembered, also across restarts, so that a dead link still has its node's name.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +34,7 @@ class Cabling:
 
     cables: dict[tuple[str, int], Cable] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
+    planar: set[str] = field(default_factory=set)  # GUIDs whose link has several planes
 
     def learn(self, topology: Topology) -> list[tuple[str, int]]:
         """Takes in what is connected now, and answers which cables are new or have moved."""
@@ -41,6 +43,9 @@ class Cabling:
         # A cable that was moved has left its old place.
         old_places = {(cable.guid, cable.port): place for place, cable in self.cables.items()}
         for adapter in topology.adapters():
+            guids = [link.port_guid for link in adapter.links.values() if link.port_guid]
+            # One GUID on several ports: planes of one link (see collectors.ib.planes).
+            self.planar.update(guid for guid in guids if guids.count(guid) > 1)
             if not adapter.host:
                 continue
             for port, link in adapter.links.items():
@@ -63,6 +68,11 @@ class Cabling:
             cable = self.cables.get((node.guid, port))
             tags["peer_node"] = cable.node if cable else ""
         return tags
+
+    def label(self, cable: Cable) -> str:
+        """What the host's end is called: ``mlx5_0/1``, and ``mlx5_0/1.3`` the third plane of it."""
+        device = cable.device or cable.guid
+        return f"{device}/1.{cable.port}" if cable.guid in self.planar else f"{device}/{cable.port}"
 
     def leaves(self) -> dict[str, tuple[str, ...]]:
         """Node -> the GUIDs of the switches that it hangs on, sorted."""
@@ -98,6 +108,8 @@ def load_cabling(path: Path, subnet: str) -> Cabling:
             cabling.names[str(guid)] = str(name or "")
     except (OSError, ValueError, KeyError, TypeError):
         return Cabling()
+    ends = Counter(cable.guid for cable in cabling.cables.values())
+    cabling.planar = {guid for guid, count in ends.items() if count > 1}
     return cabling
 
 

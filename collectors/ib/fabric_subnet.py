@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+import base64
 import re
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from collectors.command import Result, Runner
-from collectors.ib import fabric_sweep
 from collectors.ib.fabric_answers import Answers, read_answers
 from collectors.ib.fabric_cabling import Cabling
 from collectors.ib.fabric_tools import read_by_tools
 from collectors.ib.text import FAILURE
 from collectors.ib.topology import FabricNode, Topology, parse_topology
-from collectors.ib.units import DOWN, LANES, lane_fields
+from collectors.ib.units import DOWN
 from collectors.sample import Problem, SourceUnavailable, clip
+from collectors.worker import Worker, WorkerEnded, WorkerError, WorkerHung
 
 SECOND_NS = 1_000_000_000
 OUTPUT_LIMIT_BYTES = 256 * 1024 * 1024
-_SWEEP = Path(fabric_sweep.__file__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +102,24 @@ def parse_sminfo(text: str) -> Manager | None:
 
 
 class Subnet:
-    """Discovers and sweeps one subnet; remembers who did not answer, and what was where."""
+    """Discovers and sweeps one subnet; remembers who did not answer, and what was where.
 
-    def __init__(self, options: SubnetOptions, runner: Runner, cabling: Cabling) -> None:
+    ``planar`` says whether the head's adapter has planes. Where it does, subnet management packets
+    that are sent by LID are not valid, and the sweep sends its questions so; the tools know better
+    (rdma-core, "ibportstate: send SMP only in direct route, as required in planarized fabrics").
+    """
+
+    def __init__(
+        self,
+        options: SubnetOptions,
+        runner: Runner,
+        cabling: Cabling,
+        planar: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.options = options
+        self._planar = planar
+        where = str(Path.cwd())  # as the tools run
+        self._worker = Worker(f"fabric {options.name}", "collectors.ib.fabric_worker", cwd=where)
         self.cabling = cabling
         self.topology: Topology | None = None
         self.new_cables: list[tuple[str, int]] = list(cabling.cables)
@@ -118,6 +131,15 @@ class Subnet:
         self._suspects: set[str] = set()
         self._masks: dict[str, tuple[int, int]] = {}
         self._down: set[tuple[str, int]] | None = None
+
+    def close(self) -> None:
+        """Ends the process that sweeps. May be called twice."""
+        self._worker.close()
+
+    @property
+    def worker_pid(self) -> int:
+        """The process that sweeps, 0 while there is none."""
+        return self._worker.pid
 
     def read(self, now_ns: int, deadline_seconds: float) -> SubnetReading:
         """One cycle. Raises SourceUnavailable when nothing at all could be read."""
@@ -132,9 +154,8 @@ class Subnet:
         # The subnet manager is asked meanwhile: its program takes a tenth of the sweep's time.
         with ThreadPoolExecutor(max_workers=1) as beside:
             asked = beside.submit(self._ask_manager, deadline_seconds)
-            if self.options.method == "tools" or not self._sweep(
-                topology, reading, deadline_seconds * 0.45
-            ):
+            by_tools = self.options.method == "tools" or self._planar()
+            if by_tools or not self._sweep(topology, reading, deadline_seconds * 0.45):
                 self._by_tools(topology, reading, now_ns, deadline_seconds * 0.15)
             reading.manager, reading.manager_fault = asked.result()
         return reading
@@ -183,30 +204,32 @@ class Subnet:
             reading.faults.append("no node of the topology has a LID: is a subnet manager there?")
             return True
         lines = [line for _, line in targets.values()]
-        command = [sys.executable, "-I", "-S", str(_SWEEP)]
-        for option, value in (
-            ("--adapter", self.options.adapter),
-            ("--port", str(self.options.port)),
-            ("--window", str(self.options.window)),
-            ("--timeout-ms", str(self.options.timeout_ms)),
-            ("--retries", str(self.options.retries)),
-            ("--deadline-seconds", f"{deadline_seconds * 0.9:.3f}"),
-        ):
-            command += [option, value] if value else []
-        result = self._runner.run(
-            command,
-            deadline_seconds=deadline_seconds,
-            kind=f"fabric-sweep-{self.options.name}",
-            stdin=("\n".join(lines) + "\n").encode(),
-            output_bytes=OUTPUT_LIMIT_BYTES,
-        )
-        answers = read_answers(result.text()) if result.ok else None
+        told: list[bytes] = []
+        arguments = {
+            "lines": "\n".join(lines),
+            "adapter": self.options.adapter,
+            "port": self.options.port,
+            "window": self.options.window,
+            "timeout_ms": self.options.timeout_ms,
+            "retries": self.options.retries,
+            "deadline_seconds": deadline_seconds * 0.9,
+        }
+        try:
+            self._worker.call(
+                "sweep",
+                arguments,
+                deadline_seconds=deadline_seconds,
+                on_part=lambda part: told.append(base64.b64decode(part)),
+            )
+        except WorkerHung as error:
+            # What hung the sweep hangs the tools, too: there is no time left to try.
+            raise SourceUnavailable(f"{self.options.name}: {error}") from error
+        except (WorkerError, WorkerEnded) as error:
+            reading.faults.append(str(error))
+            return False
+        answers = read_answers(b"".join(told))
         if answers is None:
-            fault = result.fault or "the sweep ended without its last line"
-            if result.status != "ended":
-                # What hung the sweep hangs the tools, too: there is no time left to try.
-                raise SourceUnavailable(f"{self.options.name}: {fault}")
-            reading.faults.append(fault)
+            reading.faults.append("the sweep ended without its last record")
             return False
         self._take(topology, {lid: node for lid, (node, _) in targets.items()}, answers, reading)
         return True
@@ -219,7 +242,7 @@ class Subnet:
             for lid, ports, flags in _wanted(node):
                 if not 0 < lid < 0xC000:
                     continue
-                if lid in found:
+                if lid in found and found[lid][0] is not node:
                     twice.add(lid)
                 flags += "s" if node.guid in self._suspects else ""
                 mask = self._masks.get(node.guid)
@@ -273,7 +296,6 @@ class Subnet:
         unused = fields.get("state") == DOWN and not tags.get("peer_node")
         if node.kind == "switch" and unused and port not in node.links:
             return  # a port that nothing was ever seen on
-        fields = beyond_ndr(fields, node, port)
         if fields:
             saturated = answers.saturated.get((lid, port), ())
             reading.points.append(PortPoint(node, port, tags, fields, saturated))
@@ -312,27 +334,15 @@ class Subnet:
         )
 
 
-def beyond_ndr(fields: dict[str, float], node: FabricNode, port: int) -> dict[str, float]:
-    """``fields`` with the speed of an XDR link put right.
-
-    The places of PortInfo that the sweep reads end with NDR; faster links are told in places that
-    came later (LinkSpeedExtActive2). ibnetdiscover reads them where it is new enough.
-    """
-    link = node.links.get(port)
-    xdr = LANES["XDR"][0]
-    if link is None or link.fields.get("link_speed_bits_per_second") != xdr:
-        return fields
-    width = fields.get("link_width")
-    return {**fields, **lane_fields(int(width), "XDR")} if width else fields
-
-
 def _wanted(node: FabricNode) -> list[tuple[int, list[int], str]]:
     """(LID, ports, flags) of what is asked of a node: a switch tells of its links, too."""
     if node.kind == "switch":
         return [(node.lid, list(range(1, node.ports + 1)), "i")]
+    ports: dict[int, list[int]] = {}  # planes of one link have one LID
     if node.kind == "adapter":
-        return [(link.lid, [port], "") for port, link in node.links.items()]
-    return []
+        for port, link in node.links.items():
+            ports.setdefault(link.lid, []).append(port)
+    return [(lid, listed, "") for lid, listed in ports.items()]
 
 
 def _lines(raw: bytes) -> list[str]:

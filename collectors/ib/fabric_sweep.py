@@ -1,17 +1,16 @@
 """Reads state and counters of many fabric ports in one process, many requests in flight.
 
-A program of its own (``python -m collectors.ib.fabric_sweep``), for the library waits in the
-kernel: its caller can end it. It asks with Get only; no counter is ever reset.
+Made for a process of its own (collectors.ib.fabric_worker), for the library waits in the kernel:
+its caller can end it. It asks with Get only; no counter is ever reset.
 
-Standard input has one node a line: ``LID GUID PORT[,PORT...] FLAGS MASK``. The node that answers
-at the LID must have that GUID, or nothing is read of it: a subnet manager may have given the LID
-to another. Flags: ``i`` read
-PortInfo, ``s`` suspect: it did not answer last time and is asked once, last, ``-`` none. MASK is
-``MASK:MASK2`` as this program told them before, or ``?``.
-Standard output has one JSON object a line: ``{"l": LID, "p": PORT, "i": [...], "c": [...],
-"x": [...], "y": [...]}`` with what was read of a port, ``{"l": LID, "m": [MASK, MASK2]}`` with
-what a node can tell, ``{"l": LID, "e": WORDS, "left": N}`` for a node that does not answer, and
-at the end ``{"done": ...}``. Output without that line was cut off.
+A node is one line: ``LID GUID PORT[,PORT...] FLAGS MASK``. The node that answers at the LID must
+have that GUID, or nothing is read of it: a subnet manager may have given the LID to another.
+Flags: ``i`` read PortInfo, ``s`` suspect: it did not answer last time and is asked once, last,
+``-`` none. MASK is ``MASK:MASK2`` as was told before, or ``?``.
+
+What comes is a row of records: LID, port, kind and length (``RECORD``), then what the port
+answered, as it came over the wire (see ``collectors.ib.fabric_answers``). The last one is DONE;
+without it the output was cut off.
 
 Layouts: InfiniBand Architecture Specification vol. 1, 13.4 (MAD), 14.2.5.6 (PortInfo),
 16.1.3.5 (PortCounters), 16.1.4.11 (PortCountersExtended). Library: libibumad of rdma-core.
@@ -19,13 +18,11 @@ Layouts: InfiniBand Architecture Specification vol. 1, 13.4 (MAD), 14.2.5.6 (Por
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import json
 import os
 import select
 import struct
-import sys
 import time
 from collections import deque
 
@@ -44,11 +41,12 @@ STATUS_AT, TIMES_AT, LID_AT = 4, 8, 28
 REQUEST, REQUEST_AT = struct.Struct(">QHxxI"), 8
 ANSWER, ANSWER_AT = struct.Struct(">HxxQ"), 4
 
-# Order of the answers: see collectors.ib.fabric_answers, which names them.
-COUNTERS = struct.Struct(">HBBHHHHBBxBHHIIIII")
-EXTENDED = struct.Struct(">QQQQ")
-EXTENDED_ERRORS = struct.Struct(">13Q")
-EXTENDED_AT, EXTENDED_ERRORS_AT = 8, 72
+# Records. A PortInfo is kept up to LinkSpeedExtActive, of counters what follows their selectors.
+RECORD = struct.Struct(">HBBH")
+INFO, COUNTERS, COUNTERS_WAIT, EXTENDED, WIDER, FAILED, MASKS, SILENT, DONE = range(1, 10)
+MASKS_OF, FAILED_OF, SILENT_OF = map(struct.Struct, (">HI", ">H", ">HB"))
+INFO_PART, COUNTERS_PART = slice(0, 64), slice(4, 44)
+EXTENDED_PART, ERRORS_PART = slice(8, 24), slice(72, 176)
 WIDE, WIDE_NO_UNICAST, WAIT = 0x0200, 0x0400, 0x1000  # ClassPortInfo.CapabilityMask
 STATUS = 0x7FFF  # MAD status: busy, redirected, not supported; bit 15 is the direction
 WIDE_ERRORS = 1 << 1  # ClassPortInfo.CapabilityMask2
@@ -58,11 +56,11 @@ NODE_WINDOW = 4  # requests in flight to one node that answers
 
 
 class Node:
-    """One node to be read, and how it goes. (No dataclass: this program starts every minute.)"""
+    """One node to be read, and how it goes. (No dataclass: there are thousands.)"""
 
     __slots__ = (
         *("lid", "guid", "ports", "info", "suspect", "mask", "mask2", "todo", "able", "flying"),
-        *("answered", "timeouts", "asked_mask", "knows_mask", "stranger", "rows", "gone"),
+        *("answered", "timeouts", "asked_mask", "knows_mask", "stranger", "read", "gone"),
     )
 
     def __init__(self, lid: int, guid: int, ports: list[int], info: bool, suspect: bool) -> None:
@@ -81,8 +79,13 @@ class Node:
         self.asked_mask = False
         self.knows_mask = True
         self.stranger = False
-        self.rows: dict[int, dict[str, object]] = {}
+        self.read: set[int] = set()  # ports that told their state or counters
         self.gone = ""
+
+    @property
+    def has_all_wide(self) -> bool:
+        """Whether its extended counters hold errors, too (then they hold all)."""
+        return bool(self.mask2 & WIDE_ERRORS and self.mask & (WIDE | WIDE_NO_UNICAST))
 
 
 class Umad:
@@ -114,6 +117,11 @@ class Umad:
             self._heads[kind] = head
         self._poll = select.poll()
         self._poll.register(self._fd, select.POLLIN)
+        self._library = library
+
+    def close(self) -> None:
+        """Gives the port back."""
+        self._library.umad_close_port(self._fd)
 
     def send(
         self,
@@ -173,6 +181,7 @@ class Sweep:
         self._able: deque[Node] = deque()
         self.sent = 0
         self.timeouts = 0
+        self.records: list[bytes] = []
         for node in nodes:
             node.todo.append((NODE_INFO, 0))
             if node.mask < 0:
@@ -233,6 +242,8 @@ class Sweep:
         attribute, port = node.todo.popleft()
         if attribute == PORT_COUNTERS_EXTENDED and not node.mask & (WIDE | WIDE_NO_UNICAST):
             return
+        if attribute == PORT_COUNTERS and node.has_all_wide:
+            return  # all of it comes with 64 bits, in one answer
         self._number += 1
         retries = 0 if node.suspect else self._retries
         if self._umad.send(node.lid, self._number, attribute, port, self._timeout_ms, retries):
@@ -259,7 +270,7 @@ class Sweep:
         if error:
             self.timeouts += 1
             if attribute not in (NODE_INFO, CLASS_PORT_INFO):
-                _add(node, port, "e", attribute)
+                self._record(node, port, FAILED, FAILED_OF.pack(attribute))
             self._silent(node, "no answer")
             return
         if attribute == NODE_INFO:
@@ -271,20 +282,24 @@ class Sweep:
                 node.mask = struct.unpack_from(">H", data, 2)[0]
                 node.mask2 = struct.unpack_from(">I", data, 4)[0] >> 5
             return
-        row = node.rows.setdefault(port, {})
         if status & STATUS:
-            _add(node, port, "u", attribute)
-        elif attribute == PORT_INFO:
-            row["i"] = [data[32] & 15, data[33] >> 4, data[31], data[35] >> 4, data[62] >> 4]
+            return  # the port cannot tell this
+        if attribute == PORT_INFO:
+            self._record(node, port, INFO, data[INFO_PART])
         elif data[1] != port:
-            _add(node, port, "u", attribute)
+            return  # of another port than asked: nothing of it is believed
         elif attribute == PORT_COUNTERS:
-            row["c"] = list(COUNTERS.unpack_from(data, 4))
-            row["w"] = bool(node.mask & WAIT)
+            kind = COUNTERS_WAIT if node.mask & WAIT else COUNTERS
+            self._record(node, port, kind, data[COUNTERS_PART])
+        elif node.mask2 & WIDE_ERRORS:
+            self._record(node, port, WIDER, data[EXTENDED_PART] + data[ERRORS_PART])
         else:
-            row["x"] = list(EXTENDED.unpack_from(data, EXTENDED_AT))[:2]
-            if node.mask2 & WIDE_ERRORS:
-                row["y"] = list(EXTENDED_ERRORS.unpack_from(data, EXTENDED_ERRORS_AT))
+            self._record(node, port, EXTENDED, data[EXTENDED_PART])
+            return
+        node.read.add(port)
+
+    def _record(self, node: Node, port: int, kind: int, data: bytes) -> None:
+        self.records.append(RECORD.pack(node.lid, port, kind, len(data)) + data)
 
     def _identify(self, node: Node, status: int, data: bytes) -> None:
         """Only a node that proves who it is is read on."""
@@ -305,12 +320,6 @@ class Sweep:
             node.todo.clear()
 
 
-def _add(node: Node, port: int, key: str, attribute: int) -> None:
-    found = node.rows.setdefault(port, {}).setdefault(key, [])
-    assert isinstance(found, list)
-    found.append(attribute)
-
-
 def read_nodes(text: str) -> list[Node]:
     """The nodes of standard input; a line that is none is left out."""
     nodes = []
@@ -328,45 +337,39 @@ def read_nodes(text: str) -> list[Node]:
     return nodes
 
 
-def main() -> int:
-    """Reads the options and nodes, sweeps, and prints."""
-    parser = argparse.ArgumentParser(prog="fabric_sweep")
-    parser.add_argument("--adapter", default="")
-    parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--window", type=int, default=64)
-    parser.add_argument("--timeout-ms", type=int, default=500)
-    parser.add_argument("--retries", type=int, default=2)
-    parser.add_argument("--deadline-seconds", type=float, default=30.0)
-    options = parser.parse_args()
+def sweep(
+    lines: str,
+    adapter: str = "",
+    port: int = 0,
+    window: int = 64,
+    timeout_ms: int = 500,
+    retries: int = 2,
+    deadline_seconds: float = 30.0,
+) -> bytes:
+    """Sweeps the nodes of ``lines``; all records. OSError where there is no port to ask through."""
     begin = time.monotonic()
-    nodes = read_nodes(sys.stdin.read())
+    nodes = read_nodes(lines)
     try:
-        umad = Umad(options.adapter, options.port)
-    except (OSError, AttributeError) as error:
-        sys.stderr.write(f"fabric_sweep: {error}\n")
-        return 2
-    sweep = Sweep(umad, nodes, options.window, options.timeout_ms, options.retries)
-    whole = sweep.run(begin + options.deadline_seconds)
-    lines = []
-    told = json.JSONEncoder(separators=(",", ":")).encode
+        umad = Umad(adapter, port)
+    except AttributeError as error:
+        raise OSError(str(error)) from error
+    try:
+        work = Sweep(umad, nodes, window, timeout_ms, retries)
+        whole = work.run(begin + deadline_seconds)
+    finally:
+        umad.close()
+    records = work.records
     for node in nodes:
         if node.asked_mask and node.answered:
-            lines.append(told({"l": node.lid, "m": [node.mask, node.mask2]}))
-        for port, row in node.rows.items():
-            if row:
-                lines.append(told({"l": node.lid, "p": port, **row}))
-        unread = sum(1 for port in node.ports if not node.rows.get(port, {}).keys() & {"c", "i"})
+            told = MASKS_OF.pack(node.mask, node.mask2)
+            records.append(RECORD.pack(node.lid, 0, MASKS, len(told)) + told)
+        unread = sum(1 for one in node.ports if one not in node.read)
         if node.gone or (unread and not whole):
-            words = node.gone or "not reached before the deadline"
-            lines.append(
-                told({"l": node.lid, "e": words, "left": unread, "stranger": node.stranger})
-            )
+            words = (node.gone or "not reached before the deadline").encode()
+            told = SILENT_OF.pack(unread, node.stranger) + words
+            records.append(RECORD.pack(node.lid, 0, SILENT, len(told)) + told)
     seconds = time.monotonic() - begin
-    done = {"done": whole, "sent": sweep.sent, "timeouts": sweep.timeouts, "seconds": seconds}
-    lines.append(told(done))
-    sys.stdout.write("\n".join(lines) + "\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    done = {"done": whole, "sent": work.sent, "timeouts": work.timeouts, "seconds": seconds}
+    told = json.dumps(done).encode()
+    records.append(RECORD.pack(0, 0, DONE, len(told)) + told)
+    return b"".join(records)

@@ -202,11 +202,11 @@ class Infiniband:
                 self._context.node, reading, before, learning, now_ns
             )
             codes = frozenset(one.tag("code") for one in told)
-            of_planes, more = tell_planes(
+            of_planes, their_events = tell_planes(
                 self._context.node, reading, memory, self._options.learn_seconds, codes, now_ns
             )
             planes += of_planes
-            events += told + more
+            events += told + their_events
         events += self._inventory(watched, now_ns)
         optics = self._optics(watched, now_ns)
         for reading in watched:

@@ -9,6 +9,7 @@ the same run. Needs the source tree, for its testbed, and the Debian packages na
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import resource
@@ -90,7 +91,7 @@ def _inside(cycles: int) -> Figures:
         rounds, sweeps, cpu = [], [], []
         first, ports, requests = 0.0, 0.0, 0.0
         for turn in range(cycles + 1):
-            begin, used = time.monotonic(), _cpu_seconds()
+            begin, used = time.monotonic(), _cpu_seconds(source)
             batch = source.collect(time.time_ns() + turn * MINUTE_NS)
             seconds = time.monotonic() - begin
             (sweep,) = [one for one in batch.samples if one.measurement == "fabric"]
@@ -101,7 +102,8 @@ def _inside(cycles: int) -> Figures:
                 continue
             rounds.append(seconds)
             sweeps.append(sweep.number("sweep_seconds") or 0.0)
-            cpu.append(_cpu_seconds() - used)
+            cpu.append(_cpu_seconds(source) - used)
+        source.close()
         measured = [_tool_seconds(tool) for tool in TOOLS]
     tools, tools_used = [wall for wall, _ in measured], [one for _, one in measured]
     peak_bytes = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -126,10 +128,16 @@ def _inside(cycles: int) -> Figures:
     }
 
 
-def _cpu_seconds() -> float:
+def _cpu_seconds(source: FabricSource | None = None) -> float:
+    """Of this process, of children that have ended, and of the processes that ``source`` keeps."""
+    kept = 0.0
+    for subnet in source.subnets.values() if source else ():
+        with contextlib.suppress(OSError):
+            told = Path(f"/proc/{subnet.worker_pid}/schedstat").read_text()
+            kept += int(told.split()[0]) / 1e9
     own = resource.getrusage(resource.RUSAGE_SELF)
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+    return kept + own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
 
 
 def _tool_seconds(command: Sequence[str]) -> tuple[float, float]:

@@ -9,7 +9,7 @@ import pytest
 
 from collectors.events import event
 from collectors.sample import Sample, sample
-from models.link_state import LinkThresholds
+from models.link_state import PORT_LIMIT, LinkThresholds
 from models.links import End, LinkView, Part, place
 from models.rulebook import RULES
 from models.rules import Rules
@@ -378,7 +378,7 @@ def test_nonsense_costs_no_memory_and_no_fact() -> None:
     rules.observe(
         event("n1", "inventory", "link", NOW, text="switch= x=y =", severity=0, device="/"), NOW
     )
-    assert len(rules.dump()["links"]["ports"]) == 64
+    assert len(rules.dump()["links"]["ports"]) == PORT_LIMIT
     assert rules.dump()["links"]["cables"] == []
     assert rules.facts(NOW, {"n1": 0}) == []
 

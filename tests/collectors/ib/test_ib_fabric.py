@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from pydantic import ValidationError
 import collectors.ib.fabric
 from collectors.ib import fabric_sweep
 from collectors.ib.fabric import FabricSource, Options, SubnetSettings, make
+from collectors.ib.fabric_answers import read_answers
 from collectors.ib.topology import parse_topology
 from collectors.sample import Batch, Context, Sample, Source, SourceUnavailable
 from tests.collectors.contract import NOW_NS, SourceContract
@@ -323,6 +325,30 @@ def test_a_hung_tool_ends_at_the_deadline_and_leaves_nothing_behind(
     assert not left.stdout
 
 
+def test_a_sweep_that_hangs_is_ended_and_the_tools_read_until_it_runs_again(
+    shared: Fabric, context: Context
+) -> None:
+    source = source_of(context)
+    source.collect(NOW_NS)
+    pid = source.subnets["ib"].worker_pid
+    os.kill(pid, signal.SIGSTOP)
+    source.deadline_seconds = 3.0
+    with pytest.raises(SourceUnavailable, match="did not answer within"):
+        source.collect(NOW_NS + MINUTE)
+    assert not psutil.pid_exists(pid)
+    source.deadline_seconds = 50.0
+    batch = source.collect(NOW_NS + 2 * MINUTE)
+    assert sweep_reading(batch).number("fallback") == 1.0
+    assert port(batch, guid=adapter(2)).number("symbol_errors_total") is not None
+    for turn in range(3, 60):
+        batch = source.collect(NOW_NS + turn * MINUTE)
+        if sweep_reading(batch).number("fallback") == 0.0:
+            break
+    assert sweep_reading(batch).number("fallback") == 0.0
+    source.close()
+    assert source.subnets["ib"].worker_pid == 0
+
+
 def test_descriptions_of_another_form_are_read_by_the_sites_pattern() -> None:
     text = (
         (FIXTURES / "ibnetdiscover.txt").read_text().replace('"gpu-0006 mlx5_0"', '"rack3:n06/A"')
@@ -343,24 +369,27 @@ def test_descriptions_of_another_form_are_read_by_the_sites_pattern() -> None:
 # ---- whose node it is -------------------------------------------------------------------------
 
 
-def run_sweep(lines: str) -> list[dict[str, object]]:
-    answer = subprocess.run(
-        [sys.executable, "-I", "-S", fabric_sweep.__file__, "--timeout-ms", "100"],
-        input=lines,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=30,
-    )
-    return [json.loads(line) for line in answer.stdout.splitlines()]
+SWEEP = """
+import sys
+from collectors.ib.fabric_sweep import sweep
+sys.stdout.buffer.write(sweep(sys.stdin.read(), timeout_ms=100))
+"""
 
 
 def test_nothing_is_read_of_a_node_that_is_another_than_expected(shared: Fabric) -> None:
-    rows = run_sweep("6 0xb8cef60300100010 1 - ?\n7 0xb8cef60300100010 1 - ?\nnonsense\n")
-    assert [row["l"] for row in rows if "c" in row] == [6]
-    (stranger,) = [row for row in rows if row.get("stranger")]
-    assert stranger["l"] == 7
-    assert stranger["e"] == "0xb8cef60300100020 answers at this LID"
+    told = subprocess.run(
+        [sys.executable, "-c", SWEEP],
+        input=b"6 0xb8cef60300100010 1 - ?\n7 0xb8cef60300100010 1 - ?\nnonsense\n",
+        env={**os.environ, "PYTHONPATH": str(Path(fabric_sweep.__file__).parents[2])},
+        capture_output=True,
+        check=True,
+        timeout=30,
+    )
+    answers = read_answers(told.stdout)
+    assert answers is not None
+    assert list(answers.ports) == [(6, 1)]
+    assert answers.strangers == {7}
+    assert answers.unread == {7: "0xb8cef60300100020 answers at this LID"}
 
 
 # ---- over a long time ------------------------------------------------------------------------

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import random
 from pathlib import Path
 
+import pytest
+
+from collectors.command import Runner
 from collectors.ib import fabric_sweep
 from collectors.ib.fabric_answers import port_fields, read_answers
 from collectors.ib.fabric_cabling import Cable, Cabling, load_cabling, save_cabling
-from collectors.ib.fabric_subnet import beyond_ndr, parse_sminfo
+from collectors.ib.fabric_subnet import Subnet, SubnetOptions, parse_sminfo
 from collectors.ib.topology import parse_topology
+from collectors.worker import Worker, WorkerError
 
 LEAF_0, LEAF_1 = "0xfc6a1c0300200000", "0xfc6a1c0300200010"
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "ib"
@@ -19,34 +22,60 @@ FIXTURES = Path(__file__).parents[2] / "fixtures" / "ib"
 # ---- the sweep's own words -------------------------------------------------------------------
 
 
-def test_without_the_library_or_an_adapter_the_sweep_says_so() -> None:
-    answer = subprocess.run(
-        [sys.executable, "-I", "-S", fabric_sweep.__file__],
-        input="",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert answer.returncode == 2
-    assert "fabric_sweep: no usable InfiniBand port" in answer.stderr
+def test_without_an_adapter_the_sweep_says_so() -> None:
+    worker = Worker("fabric", "collectors.ib.fabric_worker")
+    try:
+        with pytest.raises(WorkerError, match="fabric_sweep: no usable InfiniBand port"):
+            worker.call("sweep", {"lines": ""}, deadline_seconds=30.0)
+    finally:
+        worker.close()
 
 
-def test_lines_that_are_none_of_ours_are_told_and_cost_nothing_else() -> None:
-    good = '{"l":1,"p":2,"x":[1,2]}\n{"done":true,"sent":2,"timeouts":0,"seconds":0.1}\n'
-    for bad in ("{}", "[]", "3", '{"l":null}', '{"l":1,"m":[]}', '{"l":1,"p":"x"}', "ibwarn: x"):
-        answers = read_answers(f"{bad}\n{good}")
-        assert answers is not None
-        assert (1, 2) in answers.ports
-        assert answers.problems, bad
+def record(lid: int, port: int, kind: int, data: bytes) -> bytes:
+    return fabric_sweep.RECORD.pack(lid, port, kind, len(data)) + data
+
+
+DONE = record(0, 0, fabric_sweep.DONE, b'{"done":true,"sent":2,"timeouts":0,"seconds":0.1}')
+GOOD = record(1, 2, fabric_sweep.EXTENDED, (1).to_bytes(8, "big") + (2).to_bytes(8, "big"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        (fabric_sweep.INFO, b"short"),
+        (fabric_sweep.COUNTERS, b""),
+        (fabric_sweep.EXTENDED, b"x" * 15),
+        (fabric_sweep.WIDER, b"x" * 100),
+        (fabric_sweep.FAILED, b""),
+        (fabric_sweep.MASKS, b"x"),
+        (fabric_sweep.SILENT, b""),
+        (99, b"ibwarn: x"),
+        (0, b""),
+    ],
+)
+def test_records_that_are_none_of_ours_are_told_and_cost_nothing_else(
+    kind: int, data: bytes
+) -> None:
+    answers = read_answers(record(9, 9, kind, data) + GOOD + DONE)
+    assert answers is not None
+    assert (1, 2) in answers.ports
+    assert answers.problems
 
 
 def test_output_that_was_cut_off_is_no_answer() -> None:
-    whole = '{"l":1,"p":2,"x":[1,2]}\n{"done":true,"sent":2,"timeouts":0,"seconds":0.1}\n'
-    answers = read_answers(whole)
+    answers = read_answers(GOOD + DONE)
     assert answers is not None
     assert answers.ports[1, 2] == {"transmit_bytes_total": 4.0, "receive_bytes_total": 8.0}
-    assert read_answers(whole[:30]) is None
-    assert read_answers("") is None
+    for size in range(len(GOOD + DONE)):
+        assert read_answers((GOOD + DONE)[:size]) is None
+
+
+def test_noise_is_no_answer_and_no_crash() -> None:
+    noise = random.Random(4)
+    for _ in range(300):
+        told = read_answers(GOOD + noise.randbytes(noise.randrange(400)) + DONE)
+        if told is not None:
+            assert (1, 2) in told.ports or told.problems
 
 
 def test_wide_error_counters_replace_full_narrow_ones() -> None:
@@ -68,18 +97,26 @@ def test_wide_error_counters_replace_full_narrow_ones() -> None:
     assert fields["transmit_bytes_total"] == 400.0
 
 
-def test_an_xdr_link_has_the_speed_that_discovery_told(tmp_path: Path) -> None:
-    text = (FIXTURES / "ibnetdiscover.txt").read_text().replace("4xEDR", "4xXDR")
-    topology, problems = parse_topology(text)
-    assert not problems
-    leaf = topology.nodes[LEAF_0]
-    told = {"state": 4.0, "link_width": 2.0, "link_speed_bits_per_second": 106.25e9}
-    fields = beyond_ndr(told, leaf, 1)
-    assert fields["link_speed_bits_per_second"] == 212.5e9
-    assert fields["rate_bits_per_second"] == 400e9
-    down = {"state": 1.0, "physical_state": 2.0}
-    assert beyond_ndr(down, leaf, 1) == down
-    assert beyond_ndr(told, leaf, 3) == told  # a link of another speed
+@pytest.mark.parametrize(
+    ("places", "rate", "speed"),
+    [
+        ((4, 5, 2, 0, 8, 0), 400e9, 106.25e9),  # 4X NDR
+        ((4, 5, 1, 0, 0, 1), 200e9, 212.5e9),  # 1X XDR: a plane
+        ((4, 5, 2, 0, 8, 1), 800e9, 212.5e9),  # the newer place counts
+        ((4, 5, 2, 0, 0, 2), None, None),  # a speed of the future
+    ],
+)
+def test_the_speed_of_a_link_is_read_up_to_xdr(
+    places: tuple[int, ...], rate: float | None, speed: float | None
+) -> None:
+    state, physical, width, plain, extended, extended2 = places
+    data = bytearray(64)
+    data[31], data[32], data[33] = width, state, physical << 4
+    data[35], data[62], data[56] = plain << 4, extended << 4, extended2 << 5
+    answers = read_answers(record(3, 1, fabric_sweep.INFO, bytes(data)) + DONE)
+    assert answers is not None
+    assert answers.ports[3, 1].get("rate_bits_per_second") == rate
+    assert answers.ports[3, 1].get("link_speed_bits_per_second") == speed
 
 
 def test_ticks_of_waiting_are_read_only_where_the_port_counts_them() -> None:
@@ -118,3 +155,41 @@ def test_a_cable_that_was_moved_leaves_its_old_place(tmp_path: Path) -> None:
     assert load_cabling(path, "other").cables == {}
     path.write_text("[1")
     assert load_cabling(path, "ib").cables == {}
+
+
+PLANAR = """\
+Switch 64 "S-fc6a1c0300300001" # "leaf-p1" enhanced port 0 lid 21 lmc 0
+[17] "H-b8cef60300100fa0"[1](b8cef60300100fa1) # "gpu-0001 mlx5_0" lid 5 1xXDR
+
+Switch 64 "S-fc6a1c0300300002" # "leaf-p2" enhanced port 0 lid 22 lmc 0
+[17] "H-b8cef60300100fa0"[2](b8cef60300100fa1) # "gpu-0001 mlx5_0" lid 5 1xXDR
+
+Ca 2 "H-b8cef60300100fa0" # "gpu-0001 mlx5_0"
+[1](b8cef60300100fa1) "S-fc6a1c0300300001"[17] # lid 5 lmc 0 "leaf-p1" lid 21 1xXDR
+[2](b8cef60300100fa1) "S-fc6a1c0300300002"[17] # lid 5 lmc 0 "leaf-p2" lid 22 1xXDR
+"""
+
+
+def test_the_planes_of_a_link_are_known_by_their_guid_and_asked_at_one_lid(tmp_path: Path) -> None:
+    topology, problems = parse_topology(PLANAR)
+    assert problems == []
+    cabling = Cabling()
+    cabling.learn(topology)
+    labels = {cable.port: cabling.label(cable) for cable in cabling.cables.values()}
+    assert labels == {1: "mlx5_0/1.1", 2: "mlx5_0/1.2"}
+    assert cabling.groups() == {"gpu-0001": ("leaf leaf-p1", "leaf leaf-p2")}
+    subnet = Subnet(SubnetOptions(), Runner(), cabling)
+    lines = {lid: line for lid, (_, line) in subnet._targets(topology).items()}
+    assert lines[5] == "5 0xb8cef60300100fa0 1,2 - ?"
+    path = tmp_path / "cabling.json"
+    save_cabling(path, {"ib": cabling})
+    again = load_cabling(path, "ib")
+    assert {again.label(cable) for cable in again.cables.values()} == set(labels.values())
+
+
+def test_two_ports_of_a_card_that_are_links_of_their_own_are_no_planes() -> None:
+    text = PLANAR.replace("[2](b8cef60300100fa1)", "[2](b8cef60300100fa2)")
+    cabling = Cabling()
+    cabling.learn(parse_topology(text)[0])
+    labels = {cabling.label(cable) for cable in cabling.cables.values()}
+    assert labels == {"mlx5_0/1", "mlx5_0/2"}
