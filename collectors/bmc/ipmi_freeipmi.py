@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from collectors.bmc.ipmi_discrete import Discrete
 from collectors.bmc.ipmi_discrete import add as add_discrete
 from collectors.bmc.ipmi_faults import complaint, words_for
-from collectors.bmc.ipmi_sensors import TEXT_SENSORS_LIMIT
-from collectors.bmc.ipmi_text import cells, lines, printable, split_last
+from collectors.bmc.ipmi_text import TEXT_RECORDS_LIMIT, cells, lines, printable, split_last
 from collectors.bmc.points import Reading, Readings, guess_kind, normal, number
 from collectors.sample import Problem, Sample
 
@@ -106,12 +105,14 @@ def parse(text: str | bytes, node: str, now_ns: int) -> tuple[list[Sample], list
 
     Where lines begin with ``host: `` the host is the node, else ``node`` is.
     """
-    found = Readings(sensors_limit=TEXT_SENSORS_LIMIT)
+    found = Readings(sensors_limit=TEXT_RECORDS_LIMIT)
     held: list[Discrete] = []
     table = Table(node)
-    whole, last = split_last(text)
-    for line in lines(whole):
+    end, last = split_last(text)
+    for line in lines(text, end):
         _line(found, held, table, line, node)
+        if found.full(len(held)):
+            break
     if last:
         # Nobody can tell whether its end is missing: only a number with its unit is believed.
         scratch = Readings()

@@ -8,11 +8,12 @@ does, and the severity is then that of its arrival only where FreeIPMI says so i
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from collectors.bmc.ipmi_faults import complaint, words_for
 from collectors.bmc.ipmi_freeipmi import Table
 from collectors.bmc.ipmi_sel_entry import Entry, time_of, to_sample
-from collectors.bmc.ipmi_text import cells, lines, printable, split_last
+from collectors.bmc.ipmi_text import TEXT_RECORDS_LIMIT, cells, lines, printable, split_last
 from collectors.bmc.ipmi_words import Meaning, meaning, slug, split_type
 from collectors.events import CRITICAL, INFO, WARNING, spaced
 from collectors.sample import Problem, Sample, clip
@@ -34,6 +35,15 @@ class _Events:
         self.samples: list[Sample] = []
         self.problems: list[Problem] = []
 
+    def lines(self, text: str | bytes) -> Iterator[str]:
+        """The lines of ``text`` until there are very many entries."""
+        for line in lines(text):
+            if len(self.samples) >= TEXT_RECORDS_LIMIT:
+                words = f"over the limit of {TEXT_RECORDS_LIMIT} entries: the rest is left out"
+                self.problems.append(Problem(words))
+                return
+            yield line
+
     def add(self, entry: Entry) -> None:
         self.samples.append(to_sample(entry, self.now_ns))
 
@@ -53,7 +63,7 @@ def parse_ipmitool(text: str | bytes, node: str, now_ns: int) -> tuple[list[Samp
     found = _Events(node, now_ns)
     block: dict[str, str] = {}
     last = split_last(text)[1]
-    for line in lines(text):
+    for line in found.lines(text):
         if not line.strip():
             continue
         key = _KEY.match(line)
@@ -204,7 +214,7 @@ def parse_freeipmi(text: str | bytes, node: str, now_ns: int) -> tuple[list[Samp
     found = _Events(node, now_ns)
     table = Table(node, plain=_SEL_COLUMNS)
     last = split_last(text)[1].strip()
-    for line in lines(text):
+    for line in found.lines(text):
         if not line.strip():
             continue
         if not printable(line):

@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from collectors.bmc.ipmi_discrete import HEX_STATES, Discrete
 from collectors.bmc.ipmi_discrete import add as add_discrete
 from collectors.bmc.ipmi_faults import complaint, words_for
-from collectors.bmc.ipmi_text import cells, lines, printable, split_last
+from collectors.bmc.ipmi_text import TEXT_RECORDS_LIMIT, cells, lines, printable, split_last
 from collectors.bmc.ipmi_words import split_type
 from collectors.bmc.points import Reading, Readings, guess_kind, normal, number
 from collectors.sample import Problem, Sample
-
-TEXT_SENSORS_LIMIT = 1_000_000
 
 _CRITICAL = frozenset({"cr", "nr", "lcr", "lnr", "ucr", "unr"})
 _FINE = frozenset({"ok", "nc", "lnc", "unc"})
@@ -47,18 +45,20 @@ class _Block:
 
 def parse(text: str | bytes, node: str, now_ns: int) -> tuple[list[Sample], list[Problem]]:
     """``bmc`` points of one BMC from any ipmitool sensor listing. Never raises."""
-    found = Readings(sensors_limit=TEXT_SENSORS_LIMIT)
+    found = Readings(sensors_limit=TEXT_RECORDS_LIMIT)
     read_into(found, text, node)
     return found.samples(now_ns), found.problems
 
 
 def read_into(found: Readings, text: str | bytes, node: str) -> None:
     """Adds the sensors of ``text`` to ``found``."""
-    whole, last = split_last(text)
+    end, last = split_last(text)
     held: list[Discrete] = []
     block = _Block()
-    for line in lines(whole):
+    for line in lines(text, end):
         block = _line(found, held, block, line, node)
+        if found.full(len(held)):
+            break
     if last:
         # Nobody can tell whether its end is missing: only a number with its unit is believed.
         scratch = Readings()

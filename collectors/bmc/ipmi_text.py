@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 LINE_LIMIT_CHARACTERS = 4_096
+# Most sensors or log entries that one text may bring: 256 hosts of 900 sensors, in one run of
+# FreeIPMI. What is beyond is told and not read.
+TEXT_RECORDS_LIMIT = 250_000
 
 Key = TypeVar("Key")
 
@@ -15,11 +18,25 @@ def decode(text: str | bytes) -> str:
     return text.decode("utf-8", "replace") if isinstance(text, bytes) else text
 
 
-def lines(text: str | bytes) -> Iterator[str]:
-    """The lines of ``text`` without line ends, byte-order mark and overlong tails."""
-    whole = decode(text).lstrip("\ufeff")
-    for line in whole.split("\n"):
+def lines(text: str | bytes, end: int | None = None) -> Iterator[str]:
+    """The lines of ``text`` (up to ``end``) without line ends, byte-order mark and overlong tails.
+
+    Only one line is held at a time beside the text.
+    """
+    start, size = 0, len(text) if end is None else end
+    while start <= size:
+        stop = _line_end(text, start, size)
+        piece = text[start : min(stop, start + 4 * LINE_LIMIT_CHARACTERS)]
+        line = decode(piece).lstrip("\ufeff") if start == 0 else decode(piece)
         yield line.rstrip("\r")[:LINE_LIMIT_CHARACTERS]
+        start = stop + 1
+
+
+def _line_end(text: str | bytes, start: int, size: int) -> int:
+    found = (
+        text.find(b"\n", start, size) if isinstance(text, bytes) else text.find("\n", start, size)
+    )
+    return size if found < 0 else found
 
 
 def printable(line: str) -> bool:
@@ -32,11 +49,12 @@ def cells(line: str, separator: str) -> list[str]:
     return [cell.strip() for cell in line.split(separator)]
 
 
-def split_last(text: str | bytes) -> tuple[str, str]:
-    """``text`` up to its last line end, and what stands after it ("" as a rule).
+def split_last(text: str | bytes) -> tuple[int, str]:
+    """Where the last line end of ``text`` stands, and what comes after it ("" as a rule).
 
     Tools end every line. What stands after the last line end may have been cut off.
     """
-    whole = decode(text)
-    head, _, tail = whole.rpartition("\n")
-    return head, tail.rstrip("\r") if tail.strip() else ""
+    end = text.rfind(b"\n") if isinstance(text, bytes) else text.rfind("\n")
+    tail = decode(text[end + 1 : end + 1 + 4 * LINE_LIMIT_CHARACTERS])
+    tail = tail.lstrip("\ufeff") if end < 0 else tail
+    return max(end, 0), tail.rstrip("\r")[:LINE_LIMIT_CHARACTERS] if tail.strip() else ""

@@ -209,6 +209,15 @@ class Readings:
             return
         self._held.append(reading)
 
+    def full(self, more: int = 0) -> bool:
+        """Whether no more fit, with ``more`` that are held elsewhere; then it is told."""
+        if len(self._held) + more < self.sensors_limit:
+            return False
+        self.problems.append(
+            Problem(f"over the limit of {self.sensors_limit} sensors: the rest is left out")
+        )
+        return True
+
     def take_numbers(self, other: Readings) -> int:
         """Takes over the readings of ``other`` that have a number, and its problems; how many."""
         numbers = [one for one in other._held if one.value is not None]

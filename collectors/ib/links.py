@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 from collectors.ib.text import Points, Problems, whole_lines
@@ -42,7 +43,17 @@ def link_fields(text: str) -> dict[str, float] | None:
     >>> link_fields("                Down/ Polling")
     {'state': 1.0, 'physical_state': 2.0}
     """
-    match = _LINK.match(text.strip())
+    fields = _link_fields(text.strip())
+    return None if fields is None else dict(fields)
+
+
+# The links of a fabric are in few states, and each host is named by each of its links.
+_host_of = functools.lru_cache(maxsize=16_384)(host_of)
+
+
+@functools.lru_cache(maxsize=4_096)
+def _link_fields(text: str) -> dict[str, float] | None:
+    match = _LINK.match(text)
     if match is None:
         return None
     state, physical = state_of(match["state"]), physical_state_of(match["physical"])
@@ -92,10 +103,10 @@ def parse_iblinkinfo(
             problems.add("a port without a GUID is left out", line)
             continue
         if row["who"] is not None:
-            host, device = host_of(row["who"])
+            host, device = _host_of(row["who"])
             host = host if device else ""
         else:
-            host = host_of(head_description)[0] if head_is_adapter else ""
+            host = _host_of(head_description)[0] if head_is_adapter else ""
         peer_node = host or _peer_node(row["rest"], line, problems)
         tags = {"guid": guid, "port": str(int(row["port"])), "peer_node": peer_node}
         points.put("fabric_port", tags, fields)
@@ -110,5 +121,5 @@ def _peer_node(rest: str, line: str, problems: Problems) -> str:
     if peer is None:
         problems.add("the other end of this link is not understood", line)
         return ""
-    host, device = host_of(peer["peer"])
+    host, device = _host_of(peer["peer"])
     return host if device else ""

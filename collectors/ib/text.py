@@ -22,6 +22,8 @@ from collectors.sample import Problem, Sample, Value, sample
 
 LINE_LIMIT_CHARACTERS = 4_096
 PROBLEM_LIMIT = 200
+# Ports in one text: more than a fabric has (10,000 hosts on three tiers have some 70,000 a rail).
+POINTS_LIMIT = 250_000
 
 # What the tools and libibumad/libibmad say when they fail; often on stdout, often with exit 0.
 FAILURE = re.compile(
@@ -67,18 +69,28 @@ def whole_lines(text: str | bytes, problems: Problems) -> Iterator[str]:
 
     A text that does not end in a line end was cut: its last number may have lost digits.
     """
-    if isinstance(text, bytes):
-        text = text.decode("utf-8", "replace")
-    lines = text.removeprefix("\ufeff").split("\n")
-    last = lines.pop()
-    for line in lines:
-        line = line.rstrip()
+    start = 0
+    while (end := _line_end(text, start)) >= 0:
+        line = _decoded(text, start, end).rstrip()
         if len(line) > LINE_LIMIT_CHARACTERS:
             problems.add(f"line of {len(line)} characters left out", line)
         else:
             yield line
+        start = end + 1
+    last = _decoded(text, start, min(len(text), start + LINE_LIMIT_CHARACTERS))
     if last.strip():
         problems.add("cut off in this line, which is left out", last)
+
+
+def _line_end(text: str | bytes, start: int) -> int:
+    return text.find(b"\n", start) if isinstance(text, bytes) else text.find("\n", start)
+
+
+def _decoded(text: str | bytes, start: int, end: int) -> str:
+    """A piece of a text: no more than a line is ever held twice."""
+    piece = text[start:end]
+    line = piece.decode("utf-8", "replace") if isinstance(piece, bytes) else piece
+    return line.removeprefix("\ufeff") if start == 0 else line
 
 
 @dataclass
@@ -89,11 +101,15 @@ class Points:
     found: dict[tuple[str, tuple[tuple[str, str], ...]], dict[str, Value]] = field(
         default_factory=dict
     )
+    left: int = 0
 
     def put(self, measurement: str, tags: Mapping[str, str], fields: Mapping[str, float]) -> None:
         """Adds ``fields`` to the point. A field that is told twice with two values is a problem
         and the first is kept: which one is true cannot be known."""
         key = (measurement, tuple(sorted((k, v) for k, v in tags.items() if v)))
+        if len(self.found) >= POINTS_LIMIT and key not in self.found:
+            self.left += 1
+            return
         point = self.found.setdefault(key, {})
         for name, value in fields.items():
             old = point.setdefault(name, value)
@@ -103,6 +119,9 @@ class Points:
 
     def samples(self, now_ns: int) -> list[Sample]:
         """One sample per point that has fields."""
+        if self.left:
+            words = f"more than {POINTS_LIMIT} ports: the rest of the text is left out"
+            self.problems.kept.append(Problem(words))
         return [
             sample(measurement, now_ns, fields, **dict(tags))
             for (measurement, tags), fields in self.found.items()
