@@ -49,6 +49,17 @@ def test_agent_does_not_load_what_only_the_head_needs() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_a_head_without_influxdb_and_training_does_not_load_them() -> None:
+    code = (
+        "import sys, daemon.head, daemon.cli.run\n"
+        "print(sorted({'influxdb_client', 'sklearn', 'skops', 'pandas'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
 def test_no_file_is_too_long_to_hold_in_the_head() -> None:
     long = {
         str(path.relative_to(ROOT)): count

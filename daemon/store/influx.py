@@ -22,8 +22,6 @@ from collections.abc import Callable
 from typing import Any
 
 import urllib3
-from influxdb_client.client.influxdb_client import InfluxDBClient
-from influxdb_client.rest import ApiException
 
 from collectors.lines import encode
 from collectors.sample import Sample
@@ -48,6 +46,9 @@ class InfluxWriter:
     """
 
     def __init__(self, options: InfluxOptions) -> None:
+        # Takes a second of CPU to load: only where there is an InfluxDB.
+        from influxdb_client.client.influxdb_client import InfluxDBClient
+
         self.options = options
         self.path = V2_PATH
         self._client: Any = InfluxDBClient(
@@ -75,6 +76,8 @@ class InfluxWriter:
         return answer
 
     def _post(self, body: bytes) -> Answer:
+        from influxdb_client.rest import ApiException
+
         headers = {
             "Content-Type": "text/plain; charset=utf-8",
             "Content-Encoding": "gzip",
