@@ -49,7 +49,9 @@ _ALL_BUT_STRUCTURE = bytes(c for c in range(256) if c not in b"=,")
 _CACHE_LIMIT = 400_000
 # What is longer is read anew each time: a cache must cost no more than its number says.
 _CACHED_HEAD_BYTES = 400
+_CACHED_TAGS = 16
 _CACHED_LAYOUT_BYTES = 8_000
+_CACHED_NAMES = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,7 @@ class Decoder:
         self._heads: dict[bytes, _Head] = {}
         self._pairs: dict[tuple[str, str], tuple[str, str]] = {}
         self._layouts: dict[tuple[bytes, ...], _Layout] = {}
+        self._layout_names = 0
 
     def decode(self, body: bytes, default_time_ns: int, precision: str = "ns") -> Decoded:
         """The samples of ``body``; lines without a time get ``default_time_ns``.
@@ -168,15 +171,16 @@ class Decoder:
         except LineError:
             return None
         # The same few tags come back in many series: one copy of each in memory.
+        kept = len(head_bytes) <= _CACHED_HEAD_BYTES and len(tags) <= _CACHED_TAGS
         pairs = self._pairs
-        if len(pairs) >= _CACHE_LIMIT:
+        if len(pairs) >= _CACHE_LIMIT or len(self._heads) >= _CACHE_LIMIT:
+            # Together: series hold their tags, whoever else has forgotten them.
             pairs.clear()
-        if len(head_bytes) <= _CACHED_HEAD_BYTES:
-            tags = tuple([pairs.setdefault(pair, pair) for pair in tags])
-        if len(self._heads) >= _CACHE_LIMIT:
             self._heads.clear()
+        if kept:
+            tags = tuple([pairs.setdefault(pair, pair) for pair in tags])
         head = _Head(sys.intern(measurement), tags, head_bytes.count(b"_"))
-        if len(head_bytes) <= _CACHED_HEAD_BYTES:
+        if kept:
             self._heads[head_bytes] = head
         return head
 
@@ -206,8 +210,12 @@ class Decoder:
         names = tuple(word.decode("ascii") for word in words)
         if names != tuple(sample.fields):
             return  # a name given twice: never plain
-        if len(self._layouts) >= _CACHE_LIMIT // 100:
+        if len(names) > _CACHED_NAMES:
+            return
+        self._layout_names += len(names)
+        if self._layout_names > _CACHE_LIMIT or len(self._layouts) >= _CACHE_LIMIT // 100:
             self._layouts.clear()
+            self._layout_names = len(names)
         # The names of the first sample of a layout serve all later ones: one copy in memory.
         structure = b",".join([b"="] * len(names))
         underscores = sum(word.count(b"_") for word in words)

@@ -21,6 +21,8 @@ import numpy.typing as npt
 from collectors.sample import Metric, Sample, Tags, sample
 
 NANOSECONDS = 1_000_000_000
+# No watched number is larger: clocks in hertz are some 1e9.
+_ABSURD = 1e15
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,4 +156,5 @@ class FleetPoints:
 
 
 def _number(value: float | str | None) -> float:
-    return value if isinstance(value, float) else math.nan
+    """What may be summed up: one node that says 1e308 must not spoil the sum of all others."""
+    return value if isinstance(value, float) and abs(value) < _ABSURD else math.nan

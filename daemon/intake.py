@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar, TypeVarTuple
@@ -26,6 +28,8 @@ Arguments = TypeVarTuple("Arguments")
 
 # The watch may fall so many writes behind before senders are made to wait.
 WATCH_BACKLOG = 256
+# One line in so long about readings that cannot be taken: a node must not fill the journal.
+_COMPLAIN_SECONDS = 60.0
 
 
 class Intake:
@@ -46,6 +50,8 @@ class Intake:
         self._wake = wake
         self._thread = ThreadPoolExecutor(1, "tocsin-watch")
         self._backlog = asyncio.Semaphore(WATCH_BACKLOG)
+        self.unusable = 0  # readings that are stored and could not be judged
+        self._complained_seconds = float("-inf")
 
     async def accept(
         self,
@@ -96,9 +102,33 @@ class Intake:
         work.add_done_callback(self._shown)
 
     def _ingest(self, samples: Sequence[Sample], arrival_ns: int) -> None:
-        self._watch.ingest(samples, arrival_ns)
-        self.latest.observe(samples, arrival_ns)
-        self.fleet.observe(samples)
+        self._tell(lambda some: self._watch.ingest(some, arrival_ns), samples)
+        self._tell(lambda some: self.latest.observe(some, arrival_ns), samples)
+        self._tell(self.fleet.observe, samples)
+
+    def _tell(self, take: Callable[[Sequence[Sample]], None], samples: Sequence[Sample]) -> None:
+        """One reading that cannot be taken costs itself, and no other of its write.
+
+        Those before it are told twice then, which changes nothing: the watch knows them again.
+        """
+        with contextlib.suppress(Exception):  # which one it was is seen in a moment
+            take(samples)
+            return
+        for one in samples:
+            try:
+                take([one])
+            except Exception as error:
+                self.unusable += 1
+                now_seconds = time.monotonic()
+                if now_seconds - self._complained_seconds >= _COMPLAIN_SECONDS:
+                    self._complained_seconds = now_seconds
+                    log.exception(
+                        "reading_not_usable",
+                        node=one.tag("node"),
+                        measurement=one.measurement,
+                        why=f"{type(error).__name__}: {error}"[:300],
+                        so_far=self.unusable,
+                    )
 
     def _shown(self, work: asyncio.Future[None]) -> None:
         self._backlog.release()

@@ -103,15 +103,15 @@ _HEADS_OWN = frozenset({"slurm_node", "slurm_event", "risk", "decision", "bmc", 
 
 
 def _gpu(node: NodeNow, sample: Sample, arrival_ns: int) -> None:
-    index = sample.tag("gpu")
-    if not index.isdigit():
+    index = _number(sample.tag("gpu"))
+    if index is None:
         return
-    before = node.gpus.get(int(index))
+    before = node.gpus.get(index)
     if before is None and len(node.gpus) >= _PER_NODE_LIMIT:
         return
     if before is not None and before.time_ns > sample.time_ns:
         return
-    node.gpus[int(index)] = GpuNow(
+    node.gpus[index] = GpuNow(
         sample.tag("uuid") or (before.uuid if before else ""),
         sample.time_ns,
         arrival_ns,
@@ -149,10 +149,15 @@ def _inventory(node: NodeNow, sample: Sample) -> None:
     if sample.tag("code") == "chassis":
         node.chassis = text[:300]
         return
-    number = next((word[4:] for word in text.split() if word.startswith("gpu=")), "")
+    number = _number(next((word[4:] for word in text.split() if word.startswith("gpu=")), ""))
     _, found, model = text.partition("model=")
-    if number.isdigit() and found and len(node.models) < _PER_NODE_LIMIT:
-        node.models[int(number)] = model.strip()
+    if number is not None and found and len(node.models) < _PER_NODE_LIMIT:
+        node.models[number] = model.strip()
+
+
+def _number(text: str) -> int | None:
+    """A GPU's number; None for what is none (also for digits that int() does not read)."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else None
 
 
 def heard_ratio(expected: Sequence[str], latest: Latest, since_ns: int) -> float:

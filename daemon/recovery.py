@@ -76,10 +76,17 @@ def restore(directory: Path, watch: Watch, store: Store, now_ns: int) -> Restore
     else:
         since_ns = events_ns = min(saved_ns, now_ns) - OVERLAP_NS
     count = 0
+    unusable: list[str] = []
     for samples in _history(store, names, events_ns, since_ns, now_ns):
         for sample in samples:
-            watch.ingest([sample], sample.time_ns)
+            try:
+                watch.ingest([sample], sample.time_ns)
+            except Exception as error:
+                # A reading that one node sent must not keep the head of all nodes from starting.
+                unusable.append(f"{sample.measurement} of {sample.tag('node')}: {error!r}"[:300])
         count += len(samples)
+    if unusable:
+        log.error("history_not_usable", samples=len(unusable), first=unusable[0])
     return Restored(saved_ns is not None, since_ns, count)
 
 

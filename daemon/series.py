@@ -102,5 +102,5 @@ def thinned(
 
 
 def _natural(name: str) -> tuple[object, ...]:
-    digits = "".join(c if c.isdigit() else " " for c in name).split()
+    digits = "".join(c if c.isdecimal() else " " for c in name).split()
     return (len(digits), tuple(map(int, digits)), name)

@@ -65,7 +65,7 @@ def inventory(node: Node, sample: Sample) -> None:
     pci = sample.text("device")
     words = dict(part.split("=", 1) for part in sample.text("text").split() if "=" in part)
     index = words.get("gpu", "")
-    if not pci or not index.isdigit():
+    if not pci or not index.isdecimal() or len(index) > 5:
         return
     label = f"gpu{int(index)}"
     if node.inventory.get(pci, ("", 0))[0] == label:

@@ -76,7 +76,10 @@ class Refusal:
 
 @dataclass
 class Admission:
-    """Judges samples one by one; remembers the series of the last one to two days."""
+    """Judges samples one by one; remembers the series of the last one to two days.
+
+    ``refused`` counts by measurement of our own schema, and all others as "".
+    """
 
     options: AdmissionOptions = field(default_factory=AdmissionOptions)
     refused: Counter[str] = field(default_factory=Counter)
@@ -116,8 +119,12 @@ class Admission:
         if refusal is None and (problem := self._content_fault(sample)):
             refusal = Refusal(problem)
         if refusal is not None:
-            self.refused[sample.measurement[:60]] += 1
+            self._count(sample.measurement)
         return refusal
+
+    def _count(self, measurement: str) -> None:
+        """One more refused. Names that senders invent share a place: they may be without end."""
+        self.refused[measurement if self._columns.is_own(measurement) else ""] += 1
 
     def _not_its_own(self, sample: Sample, node: str, known: str | None) -> Refusal | None:
         """Why the sender with the token of ``node`` may not say this, whatever its shape."""
@@ -150,7 +157,7 @@ class Admission:
             # One text would turn the column into texts, for every node.
             metric = metric_of(sample.measurement, name)
             if numbers_only or (metric is not None and metric.kind != "text"):
-                self.refused[sample.measurement[:60]] += 1
+                self._count(sample.measurement)
                 return Refusal(
                     f"field type conflict: {name[:60]} of {sample.measurement} is a number"
                 )

@@ -43,6 +43,7 @@ URGENT_HEADER = "X-Tocsin-Urgent"
 V1_PATH = "/write"
 _BATCH_KEY = re.compile(r"([A-Za-z0-9_-]{1,32}):([0-9]{1,18})")
 LOUD_TOLD_LIMIT = 5
+_JUDGED_AT_ONCE = 5_000
 _INLINE_BYTES = 256 * 1024  # larger bodies are unpacked and decoded in a thread
 
 
@@ -355,7 +356,11 @@ class Gateway:
         kept: list[Sample] = []
         problems = decoded.problems
         foreign = bool(decoded.samples) and not problems
-        for number, sample in zip(decoded.numbers, decoded.samples, strict=True):
+        for place, (number, sample) in enumerate(
+            zip(decoded.numbers, decoded.samples, strict=True), 1
+        ):
+            if place % _JUDGED_AT_ONCE == 0:
+                await asyncio.sleep(0)  # a large body must not hold up everybody else's
             refusal = self.admission.judge(sample, node, arrival_ns)
             if refusal is None and has_text:
                 refusal = self.admission.judge_text(sample)

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable
 
-# So many sets of names are remembered as good; then they are looked at again.
-_LAYOUTS_LIMIT = 20_000
+# Sets of names are remembered as good, up to so many names in all; then they are looked at
+# again. A sender can say its names in any order, and each order is a set of its own.
+_REMEMBERED_NAMES_LIMIT = 200_000
 _NAME_CHARACTERS_LIMIT = 64
 
 TAG_NAMES = frozenset({"node", "gpu", "uuid", "device", "port", "guid", "peer_node", "sensor"}) | {
@@ -37,6 +38,11 @@ class Names:
         self._columns: dict[str, set[str]] = {}  # measurement -> names beside our own schema
         self._brought: Counter[tuple[str, str]] = Counter()  # (node, measurement) -> names
         self._layouts: set[tuple[str, tuple[str, ...]]] = set()
+        self._remembered = 0  # names in them
+
+    def is_own(self, measurement: str) -> bool:
+        """Whether it is one of our schema."""
+        return measurement in self._own
 
     def tag_fault(self, measurement: str, tag: str) -> str:
         """Why this may not be a tag: one called like a column of ours would hide that column."""
@@ -53,9 +59,11 @@ class Names:
             return ""
         problem = self.meet(measurement, names, node)
         if not problem:
-            if len(self._layouts) >= _LAYOUTS_LIMIT:
+            if self._remembered + len(names) > _REMEMBERED_NAMES_LIMIT:
                 self._layouts.clear()
+                self._remembered = 0
             self._layouts.add(layout)
+            self._remembered += len(names)
         return problem
 
     def meet(self, measurement: str, names: Iterable[str], node: str) -> str:
