@@ -345,9 +345,15 @@ class Drains:
             )
         needed = self._limits.approvals_needed
         said = self._said_yes(case)
+        if needed > 1 and not person_of(user):
+            raise RefusedError(
+                f"{needed} people are needed, and the kernel does not say who {user} is: it may be "
+                "somebody who said yes already. Speak as yourself, without sudo, or at the page"
+            )
         if len(said | {person_of(user)}) < needed:
             if person_of(user) in said:
-                raise RefusedError(f"{user} said yes already; {needed} people are needed")
+                who = person_of(user)
+                raise RefusedError(f"{who} said yes already; {needed} people are needed")
             self._ledger.say(
                 now_ns, user=user, verb="approve", node=case.node, subject=case.id,
                 text=f"{len(said) + 1} of {needed}",
@@ -368,7 +374,7 @@ class Drains:
                 break
             if entry.verb == "approve":
                 said.add(person_of(entry.user))
-        return said
+        return said - {""}
 
     def deny(self, case_id: str, user: str, now_ns: int) -> Case:
         """A person's no: this very case never drains, until somebody approves it after all."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from collectors.slurm.nodes import NodeState
+from daemon.drains.ledger import SELF as SELF
 from daemon.drains.ledger import Ledger
 from daemon.policy.cases import Case, State
 from daemon.slurm.adapter import Outcome, SlurmAdapter, SlurmError, plain_text, same_reason
 
-SELF = "tocsin"
 # How our line in a Comment begins.
 NOTE_BEGIN = "tocsin "
 NOTE_VERB = "note"

@@ -20,6 +20,7 @@ from daemon.policy.decisions import Action, Decision, Guard, Mode
 from daemon.store.database import Database
 
 SECOND_NS = 1_000_000_000
+SELF = "tocsin"
 DAY_NS = 86_400 * SECOND_NS
 # How long an ended case stays in the view: its cause may be seen again for a while.
 CASE_KEEP_NS = 30 * DAY_NS
@@ -277,7 +278,7 @@ class Ledger:
                 (decision.id, json.dumps(plain_decision(decision))),
             )
             return self.move(
-                case, State.INTENT, now_ns, user="tocsin", verb="intend", text=decision.reason,
+                case, State.INTENT, now_ns, user=SELF, verb="intend", text=decision.reason,
                 reason=decision.reason, intent_ns=now_ns, acknowledged_ns=0, ended_ns=0,
                 return_by="",
             )  # fmt: skip
@@ -302,6 +303,8 @@ class Ledger:
         if state in ENDED or state is State.ABANDONED:
             changes.setdefault("ended_ns", now_ns)
         changes = {**changes, "state": state, "updated_ns": now_ns}
+        if user != SELF:  # who spoke last; what tocsin does by itself is nobody's word
+            changes["user"] = user
         columns = ", ".join(f"{name} = ?" for name in changes)
         values = [_column(value) for value in changes.values()]
         with self.database.transaction() as connection:

@@ -244,7 +244,7 @@ def user(request: web.Request) -> str:
         return f"{VIA_PAGE}{person.get()}"
     if peer is None:
         raise Refused("the caller is gone, or came over no unix socket")
-    return peer.user
+    return peer.spoken
 
 
 def named(

@@ -17,10 +17,14 @@ import hmac
 from contextvars import ContextVar
 from ipaddress import ip_address
 
+import structlog
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from daemon.gate.tokens import ANY_NODE, TokenFile
+from daemon.page.attempts import Attempts
+
+log = structlog.get_logger("tocsin.page")
 
 # What the page's own script sends with a word.
 WORD_HEADER = "X-Tocsin-Word"
@@ -103,10 +107,16 @@ def word_refused(request: web.Request, logins: TokenFile | None) -> str:
     return ""
 
 
-def guarded(names: frozenset[str], secret: str, logins: TokenFile | None = None) -> Middleware:
-    """A middleware: strict headers on every answer, no foreign Host, the login if one is set,
-    and no POST but a person's word.
+def guarded(
+    names: frozenset[str],
+    secret: str,
+    logins: TokenFile | None = None,
+    attempts: Attempts | None = None,
+) -> Middleware:
+    """A middleware: strict headers on every answer, no foreign Host, the login if one is set and
+    not guessed at too often, and no POST but a person's word.
     """
+    tries = attempts or Attempts()
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -114,7 +124,11 @@ def guarded(names: frozenset[str], secret: str, logins: TokenFile | None = None)
         if not host_allowed(request.headers.get("Host", ""), names):
             text = "this Host is not served here; add it to [page] names"
             answer = web.json_response({"error": text}, status=421)
-        elif not _enters(request, secret, logins):
+        elif wait := _must_wait(request, tries):
+            text = f"too many failed logins from here: try again in {wait} s"
+            answer = web.json_response({"error": text}, status=429)
+            answer.headers["Retry-After"] = str(wait)
+        elif not _enters(request, secret, logins, tries):
             answer = web.json_response({"error": "log in"}, status=401)
             answer.headers["WWW-Authenticate"] = 'Basic realm="tocsin", charset="UTF-8"'
         elif request.method not in ("GET", "HEAD") and (why := word_refused(request, logins)):
@@ -130,11 +144,22 @@ def guarded(names: frozenset[str], secret: str, logins: TokenFile | None = None)
     return middleware
 
 
-def _enters(request: web.Request, secret: str, logins: TokenFile | None) -> bool:
+def _must_wait(request: web.Request, tries: Attempts) -> int:
+    """How many seconds this login is not looked at; none are spent on a request without one."""
+    header = request.headers.get("Authorization", "")
+    return tries.wait_seconds(request.remote or "", header) if header else 0
+
+
+def _enters(request: web.Request, secret: str, logins: TokenFile | None, tries: Attempts) -> bool:
     """Whether the login is right, where there is one; notes whose it is."""
     header = request.headers.get("Authorization", "")
     who = person_of(header, logins)
     person.set(who)
     if not secret and logins is None:
         return True
-    return bool(who) or (bool(secret) and login_right(header, secret))
+    right = bool(who) or (bool(secret) and login_right(header, secret))
+    if right:
+        tries.entered(header)
+    elif header and tries.failed(request.remote or "", header):
+        log.warning("logins_fail", address=request.remote, more="not looked at for a while")
+    return right

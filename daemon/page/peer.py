@@ -1,6 +1,8 @@
 """Who is at the other end of the operator's unix socket, and whether they may be there.
 
-The kernel says so (SO_PEERCRED, unix(7)); nothing the client sends is believed.
+The kernel says so (SO_PEERCRED, unix(7)); nothing the client sends is believed. Whoever speaks
+through ``sudo`` or ``su`` is still the person who logged in: the kernel keeps their login in
+``/proc/PID/loginuid`` (pam_loginuid(8)), whatever user they became since.
 """
 
 from __future__ import annotations
@@ -11,19 +13,37 @@ import pwd
 import socket
 import struct
 from dataclasses import dataclass
+from pathlib import Path
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
+from daemon.policy.cases import as_other, without_login
+
+PROC = Path("/proc")
+# Nobody logged in: a service, or a host without pam_loginuid (audit's AUDIT_UID_UNSET).
+_UNSET = 2**32 - 1
+
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The process that called: its ids and the name of its user."""
+    """The process that called: its ids, the name of its user, and the user id that its person
+    logged in with (None where the kernel does not say).
+    """
 
     pid: int
     uid: int
     gid: int
     user: str
+    login_uid: int | None = None
+
+    @property
+    def spoken(self) -> str:
+        """Who speaks, as it is recorded: ``ann``, ``ann (as root)``, ``root (login unknown)``."""
+        if self.login_uid is None:
+            return without_login(self.user) if self.uid == 0 else self.user
+        login = user_name(self.login_uid)
+        return self.user if self.login_uid == self.uid else as_other(login, self.user)
 
 
 def peer_of(request: web.Request) -> Peer | None:
@@ -34,7 +54,22 @@ def peer_of(request: web.Request) -> Peer | None:
         return None
     size = struct.calcsize("3i")
     pid, uid, gid = struct.unpack("3i", end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
-    return Peer(pid, uid, gid, user_name(uid))
+    return Peer(pid, uid, gid, user_name(uid), login_uid_of(pid, uid))
+
+
+def login_uid_of(pid: int, uid: int, proc: Path = PROC) -> int | None:
+    """Who logged in to what became process ``pid`` of user ``uid``; None where that is not known.
+
+    The process may have ended and its number been given anew: then its user is another, mostly.
+    """
+    place = proc / str(pid)
+    try:
+        login = int((place / "loginuid").read_text())
+        status = (place / "status").read_text()
+    except (OSError, ValueError):
+        return None
+    ids = next((line.split()[1:] for line in status.splitlines() if line.startswith("Uid:")), [])
+    return login if login != _UNSET and str(uid) in ids else None
 
 
 def user_name(uid: int) -> str:

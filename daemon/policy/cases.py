@@ -26,15 +26,30 @@ class State(StrEnum):
 # Stands before the name of who spoke at the page, where a login of their own vouches for them; on
 # the operator's socket the kernel does.
 VIA_PAGE = "page:"
+# Behind the name: no user name holds a blank.
+_AS = " (as "
+_NO_LOGIN = " (login unknown)"
 
 
 def person_of(user: str) -> str:
-    """The person behind a recorded user, whichever way they spoke.
+    """The person behind a recorded user, whichever way they spoke; empty where nobody can say.
 
-    >>> person_of("page:zoe"), person_of("zoe")
-    ('zoe', 'zoe')
+    >>> person_of("page:zoe"), person_of("zoe"), person_of("zoe (as root)")
+    ('zoe', 'zoe', 'zoe')
     """
-    return user.removeprefix(VIA_PAGE)
+    if user.endswith(_NO_LOGIN):
+        return ""
+    return user.removeprefix(VIA_PAGE).partition(_AS)[0]
+
+
+def as_other(login: str, user: str) -> str:
+    """How somebody is recorded who logged in as ``login`` and speaks as ``user`` (sudo, su)."""
+    return f"{login}{_AS}{user})"
+
+
+def without_login(user: str) -> str:
+    """How a ``user`` is recorded whom many can become, where the kernel knows no login."""
+    return f"{user}{_NO_LOGIN}"
 
 
 # In these states the node is held out of service by us, as far as we know.

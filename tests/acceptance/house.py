@@ -10,6 +10,7 @@ import contextlib
 import http.client
 import json
 import os
+import pwd
 import shutil
 import signal
 import socket
@@ -20,6 +21,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from daemon.cli.client import HeadAway, ask
 from daemon.cli.token import add
@@ -237,11 +240,22 @@ silence_settle_seconds = 1
         """The decisions recorded so far, newest first."""
         return list(self.ask(f"/api/v1/decisions?limit=500&node={node}")["decisions"])
 
-    def tocsin(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """The command as an operator types it."""
+    def tocsin(self, *arguments: str, login: str | None = None) -> subprocess.CompletedProcess[str]:
+        """The command as an operator types it; ``login``: who logged in and became root since,
+        "" for nobody that the kernel knows of.
+        """
         env = {**self.cluster.env, "TOCSIN_SOCKET": str(self.socket)}
+        command = [sys.executable, "-m", "daemon.cli", *arguments]
+        if login is not None:
+            uid = pwd.getpwnam(login).pw_uid if login else 2**32 - 1
+            try:
+                Path("/proc/self/loginuid").open("a").close()
+            except OSError:
+                pytest.skip("this kernel or container lets nobody set a login (audit)")
+            become = 'echo "$1" >/proc/self/loginuid && shift && exec "$@"'
+            command = ["sh", "-c", become, "sh", str(uid), *command]
         return subprocess.run(
-            [sys.executable, "-m", "daemon.cli", *arguments],
+            command,
             env=env,
             capture_output=True,
             text=True,

@@ -55,10 +55,13 @@ def test_two_people_drain_a_node_one_by_the_command_line_and_one_at_the_page(
 ) -> None:
     house = start(build_house, "approvals_needed = 2")
     case = house.decisions("n3")[0]["id"]
-    first = house.tocsin("approve", case[:6])
+    unknown = house.tocsin("approve", case[:6], login="")
+    assert unknown.returncode == 1
+    assert "Speak as yourself, without sudo" in unknown.stderr
+    first = house.tocsin("approve", case[:6], login="daemon")
     assert first.returncode == 0, first.stderr
     assert "another person's is needed too" in first.stdout
-    again = house.tocsin("approve", case[:6])
+    again = house.tocsin("approve", case[:6], login="daemon")
     assert again.returncode == 1
     assert "said yes already; 2 people are needed" in again.stderr
     assert not drained(house.cluster, "n3")
@@ -66,7 +69,7 @@ def test_two_people_drain_a_node_one_by_the_command_line_and_one_at_the_page(
     assert status == 200, said
     wait_for(lambda: drained(house.cluster, "n3"), "n3 is drained after the second yes", 15)
     told = house.tocsin("explain", case[:6]).stdout
-    assert "(by root)" in told
+    assert "(by daemon (as root))" in told
     assert "(by page:ann)" in told
     status, said = at_the_page(house, case)
     assert status != 200
@@ -85,6 +88,6 @@ def test_a_proposal_expires_is_made_again_and_an_old_yes_counts_no_more(
 
     wait_for(expired, "the proposal expires", 30)
     wait_for(lambda: house.status()["approvals_waiting"] == 1, "it is made again", 15)
-    done = house.tocsin("approve", case[:6])
+    done = house.tocsin("approve", case[:6], login="daemon")
     assert "another person's is needed too" in done.stdout, done.stdout + done.stderr
     assert not drained(house.cluster, "n3")

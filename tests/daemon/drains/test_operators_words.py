@@ -119,7 +119,9 @@ def test_a_denied_proposal_never_drains_and_a_new_cause_is_asked_again() -> None
     made.facts = [lost("n3")]
     proposal = made.cycle()[0]
     made.drains.deny(proposal.id, "ann", made.now_ns())
-    assert made.cycle()[0].guard is Guard.DENIED
+    refused = made.cycle()[0]
+    assert refused.guard is Guard.DENIED
+    assert refused.guard_text.startswith("ann said no to this case")
     made.facts = [lost("n3", onset_ns=START_NS + 5)]
     assert made.cycle()[0].guard is Guard.APPROVAL
 
