@@ -1,156 +1,28 @@
 import asyncio
 import gzip
 import random
-import ssl
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import pytest
 from aiohttp import web
 
-from collectors.lines import decode
-from collectors.sample import Batch, Problem, Sample, SourceUnavailable, sample
+from collectors.sample import Batch, Problem, Sample, sample
 from daemon.agent.cycle import Agent
-from daemon.agent.options import AgentOptions, SpoolOptions, UplinkOptions
-from daemon.agent.spool import Entry, Spool
-from daemon.gate.gateway import GatewayOptions
-from daemon.gate.tokens import Tokens
-from daemon.store.tables import to_rows
+from tests.daemon.agent.agents import (
+    Counter,
+    Failing,
+    Log,
+    Running,
+    Stuck,
+    arrived_or_spooled,
+    numbers,
+    options,
+    until,
+)
 from tests.daemon.head_stub import NODE_TOKEN, Head
-
-
-async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "did not happen in time"
-        await asyncio.sleep(0.01)
-
-
-@dataclass
-class Counter:
-    """A source that counts its cycles."""
-
-    name: str = "counter"
-    period_seconds: float = 0.05
-    deadline_seconds: float = 1.0
-    cycles: int = 0
-    closed: int = 0
-
-    def collect(self, now_ns: int) -> Batch:
-        self.cycles += 1
-        reading = sample("host", now_ns, {"cycles": float(self.cycles)}, node="n1")
-        return Batch(self.name, (reading,))
-
-    def close(self) -> None:
-        self.closed += 1
-
-
-@dataclass
-class Log(Counter):
-    """A source with a cursor: it must not be acknowledged before its lines are safe."""
-
-    name: str = "log"
-    lines: list[tuple[str, float]] = field(default_factory=list)
-    taken: int = 0
-    acknowledged: int = 0
-
-    def collect(self, now_ns: int) -> Batch:
-        samples = []
-        for text, severity in self.lines[self.acknowledged :]:
-            self.taken += 1
-            fields = {"text": text, "severity": severity}
-            tags = {"node": "n1", "kind": "xid", "code": str(self.taken)}
-            samples.append(sample("event", now_ns, fields, **tags))
-        self._read = len(self.lines)
-        return Batch(self.name, tuple(samples))
-
-    def acknowledge(self) -> None:
-        self.acknowledged = self._read
-
-
-@dataclass
-class Stuck(Counter):
-    """A source that hangs from its first cycle until it is released."""
-
-    name: str = "stuck"
-    deadline_seconds: float = 0.05
-    release: threading.Event = field(default_factory=threading.Event)
-
-    def collect(self, now_ns: int) -> Batch:
-        self.cycles += 1
-        self.release.wait(30)
-        return Batch(self.name, (sample("host", now_ns, {"late": 1.0}, node="n1"),))
-
-
-@dataclass
-class Failing(Counter):
-    """A source that is missing on one cycle and broken on the next."""
-
-    name: str = "failing"
-
-    def collect(self, now_ns: int) -> Batch:
-        self.cycles += 1
-        if self.cycles % 2:
-            raise SourceUnavailable("no such device; load the driver")
-        raise KeyError("a bug")
-
-
-def options(
-    tmp_path: Path, url: str, token: str = NODE_TOKEN, limit_bytes: int = 2**20, **uplink: Any
-) -> AgentOptions:
-    token_file = tmp_path / "token"
-    token_file.write_text(token + "\n")
-    defaults: dict[str, Any] = {
-        "batch_seconds": 0.1,
-        "backoff_limit_seconds": 0.3,
-        "urgent_backoff_limit_seconds": 0.1,
-        "drain_batches_per_second": 1000,
-        "request_deadline_seconds": 5,
-    }
-    return AgentOptions(
-        node="n1",
-        uplink=UplinkOptions(head_url=url, token_file=token_file, **(defaults | uplink)),
-        spool=SpoolOptions(directory=tmp_path / "spool", limit_bytes=limit_bytes),
-    )
-
-
-class Running:
-    """An agent that runs while the block is entered."""
-
-    def __init__(self, agent: Agent) -> None:
-        self.agent = agent
-        self.stop = asyncio.Event()
-
-    async def __aenter__(self) -> Agent:
-        self.task = asyncio.create_task(self.agent.run(self.stop))
-        return self.agent
-
-    async def __aexit__(self, *_: object) -> None:
-        self.stop.set()
-        await asyncio.wait_for(self.task, 15)
-
-
-def numbers(head: Head) -> list[float]:
-    rows = to_rows(head.store.read("host", 0, 2**62))
-    return [row["cycles"] for row in rows if "cycles" in row]
-
-
-def arrived_or_spooled(head: Head, tmp_path: Path) -> list[float]:
-    """The cycles that the head has, then those that a clean stop left on disk (a slow machine)."""
-    spool = Spool(tmp_path / "spool" / "normal")
-    found = numbers(head)
-    while (entry := spool.oldest(time.time_ns())) is not None:
-        samples = decode(gzip.decompress(entry.body), 0).samples
-        left = [s.number("cycles") for s in samples if s.measurement == "host"]
-        found.extend(cycle for cycle in left if cycle is not None)
-        spool.done(entry)
-    return found
 
 
 async def test_readings_arrive_each_once_and_all_on_a_clean_stop(tmp_path: Path) -> None:
@@ -373,105 +245,6 @@ async def test_what_the_head_asks_for_is_honoured(tmp_path: Path) -> None:
     await runner.cleanup()
 
 
-async def test_tls_with_an_own_authority(tmp_path: Path) -> None:
-    made = subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt"),
-            *("ec_paramgen_curve:prime256v1", "-nodes", "-keyout", "key.pem", "-out", "cert.pem"),
-            *("-days", "2", "-subj", "/CN=head", "-addext", "subjectAltName=IP:127.0.0.1"),
-        ],
-        cwd=tmp_path,
-        capture_output=True,
-        check=False,
-    )
-    if made.returncode != 0:
-        pytest.skip("needs openssl to make a certificate")
-    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    server.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
-    head = await Head(tmp_path / "store", tls=server).start()
-    trusted = options(tmp_path, head.url, ca_file=tmp_path / "cert.pem")
-    async with Running(Agent(trusted, [Counter()])):
-        await until(lambda: len(numbers(head)) > 2)
-    seen = len(numbers(head))
-    async with Running(Agent(options(tmp_path, head.url), [Counter()])) as agent:
-        await until(lambda: "certificate" in agent.reading().text("fault").lower())
-    assert len(numbers(head)) == seen
-    await head.stop()
-
-
-CHILD = """
-import asyncio, sys, time
-from pathlib import Path
-from collectors.lines import decode
-from collectors.sample import Batch, sample
-from daemon.agent.cycle import run_agent
-from daemon.agent.options import AgentOptions
-import json
-class Source:
-    name, period_seconds, deadline_seconds = "counter", 0.02, 1.0
-    number = int(sys.argv[2])
-    def collect(self, now_ns):
-        Source.number += 1
-        print(Source.number, flush=True)
-        fields = {"text": f"event {Source.number}", "severity": 1.0}
-        return Batch("counter", (sample("event", now_ns, fields, node="n1", kind="k"),))
-    def acknowledge(self):
-        print("kept", Source.number, flush=True)
-    def close(self):
-        pass
-asyncio.run(run_agent(AgentOptions.model_validate_json(sys.argv[1]), [Source()]))
-forbidden = {"numpy", "pyarrow", "sklearn", "pandas"} & set(sys.modules)
-assert not forbidden, forbidden
-print("ended", flush=True)
-"""
-
-
-@pytest.mark.slow
-async def test_kill_9_of_the_agent_loses_nothing_that_it_acknowledged(tmp_path: Path) -> None:
-    head = await Head(tmp_path / "store").start()
-    configured = options(tmp_path, head.url).model_dump_json()
-    kept = number = 0
-    for turn in range(6):
-        if turn % 2:
-            await head.stop()
-        child = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", CHILD, configured, str(number), stdout=subprocess.PIPE
-        )
-        assert child.stdout is not None
-        seen = 0
-        while seen < 5 + turn * 3:
-            words = (await child.stdout.readline()).split()
-            if words[0] == b"kept":
-                kept, seen = int(words[1]), seen + 1
-            else:
-                number = int(words[0])
-        child.kill()
-        for line in (await child.stdout.read()).splitlines():
-            words = line.split()
-            kept = int(words[1]) if words[0] == b"kept" else kept
-            number = number if words[0] == b"kept" else int(words[0])
-        await child.wait()
-        if turn % 2:
-            await head.start()
-    # A last one empties the spool and ends by SIGTERM.
-    child = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", CHILD, configured, str(number), stdout=subprocess.PIPE
-    )
-    assert child.stdout is not None
-    await child.stdout.readline()
-
-    def arrived() -> list[int]:
-        return [int(e.text.split()[1]) for e in head.store.events(limit=10**6)]
-
-    # Its time is the machine's: hundreds of batches wait behind a back-off on a busy one.
-    await until(lambda: set(range(1, kept + 1)) <= set(arrived()), seconds=90.0)
-    child.terminate()
-    assert (await child.stdout.read()).splitlines()[-1] == b"ended"
-    assert await child.wait() == 0
-    assert len(arrived()) == len(set(arrived()))
-    await head.stop()
-
-
 def test_the_agent_imports_nothing_heavy() -> None:
     code = (
         "import sys, daemon.agent.cycle;"
@@ -492,96 +265,3 @@ def test_a_batch_on_disk_is_plain_line_protocol(tmp_path: Path) -> None:
     entry = agent.normal.oldest(time.time_ns())
     assert entry is not None
     assert gzip.decompress(entry.body) == b"host,node=n1 load_1m=0.5 7\n"
-
-
-def made_by(openssl: list[str], directory: Path) -> None:
-    done = subprocess.run(["openssl", *openssl], cwd=directory, capture_output=True, check=False)
-    if done.returncode != 0:
-        pytest.skip("needs openssl to make certificates")
-
-
-async def test_a_client_certificate_names_the_node(tmp_path: Path) -> None:
-    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    made_by(
-        ["req", "-x509", *curve, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=authority"],
-        tmp_path,
-    )
-    for name, extra in (
-        ("head", "subjectAltName=IP:127.0.0.1"),
-        ("n1", "basicConstraints=CA:FALSE"),
-    ):
-        made_by(
-            [
-                *("req", "-x509", *curve, "-CA", "ca.pem", "-CAkey", "ca.key", "-keyout"),
-                *(f"{name}.key", "-out", f"{name}.pem", "-subj", f"/CN={name}", "-addext", extra),
-            ],
-            tmp_path,
-        )
-    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(tmp_path / "ca.pem"))
-    server.load_cert_chain(tmp_path / "head.pem", tmp_path / "head.key")
-    server.verify_mode = ssl.CERT_OPTIONAL
-    asked = GatewayOptions(client_certificates=True)
-    head = await Head(tmp_path / "store", asked, Tokens(), tls=server).start()
-    files = {"certificate_file": tmp_path / "n1.pem", "key_file": tmp_path / "n1.key"}
-    trusted = options(tmp_path, head.url, ca_file=tmp_path / "ca.pem", **files)
-    uplink = trusted.uplink.model_copy(update={"token_file": None})
-    async with Running(Agent(trusted.model_copy(update={"uplink": uplink}), [Counter()])):
-        await until(lambda: len(numbers(head)) > 2)
-    # Without a certificate there is no token that would do either.
-    async with Running(
-        Agent(options(tmp_path, head.url, ca_file=tmp_path / "ca.pem"), [])
-    ) as agent:
-        await until(lambda: "refuses our token (401)" in agent.reading().text("fault"))
-    await head.stop()
-
-
-@pytest.mark.parametrize("step_hours", [-1, 1])
-async def test_a_clock_that_jumps_an_hour_loses_nothing(tmp_path: Path, step_hours: int) -> None:
-    head = await Head(tmp_path / "store").start()
-    source = Counter(period_seconds=0.02)
-    step_ns = [0]
-    agent = Agent(options(tmp_path, head.url), [source], now_ns=lambda: time.time_ns() + step_ns[0])
-    async with Running(agent):
-        await until(lambda: len(numbers(head)) > 3)
-        step_ns[0] = step_hours * 3600 * 10**9
-        seen = source.cycles
-        await until(lambda: source.cycles > seen + 10)
-    assert sorted(arrived_or_spooled(head, tmp_path)) == [
-        float(n + 1) for n in range(source.cycles)
-    ]
-    await head.stop()
-
-
-async def test_a_disk_that_hangs_stops_neither_events_nor_sources(tmp_path: Path) -> None:
-    head = await Head(tmp_path / "store").start()
-    log, counter = Log(), Counter()
-    agent = Agent(options(tmp_path, head.url), [log, counter])
-    release = threading.Event()
-    writes: list[int] = []
-
-    def hangs(spool: Spool) -> None:
-        real = spool._write
-
-        def write(entry: Entry) -> None:
-            writes.append(1)
-            release.wait(30)
-            real(entry)
-
-        spool._write = write  # type: ignore[method-assign]
-
-    for lane in agent.lanes:
-        lane.deadline_seconds = 0.1
-        hangs(lane.spool)
-    async with Running(agent):
-        log.lines.append(("GPU has fallen off the bus", 3.0))
-        await until(lambda: any(s.text("text").startswith("GPU has") for s in head.accepted))
-        await until(lambda: len(numbers(head)) > 5)
-        assert len(writes) <= 2, "one call of each lane hangs, and no more are made after it"
-        assert "the disk hangs" in agent.reading().text("fault")
-        await until(lambda: log.acknowledged == 1)
-        release.set()
-        await until(lambda: agent.reading().text("fault") == "")
-        seen = counter.cycles
-        await until(lambda: seen + 5 in numbers(head))
-    assert set(arrived_or_spooled(head, tmp_path)) == {float(n + 1) for n in range(counter.cycles)}
-    await head.stop()
