@@ -11,7 +11,7 @@ from pathlib import Path
 from collectors.command import Runner
 from collectors.ib.fabric import STATE_FILE, SubnetSettings
 from collectors.ib.fabric_cabling import load_cabling
-from collectors.ib.fabric_subnet import PortPoint, Subnet, SubnetOptions, SubnetReading
+from collectors.ib.fabric_subnet import MASTER, PortPoint, Subnet, SubnetOptions, SubnetReading
 from collectors.ib.planes import fold, plane_name
 from collectors.ib.sysfs import PortReading, devices, read_device
 from collectors.ib.units import ACTIVE, COUNTERS, DATA_FIELDS
@@ -19,7 +19,6 @@ from collectors.sample import SourceUnavailable, clip
 from models.diagnosis import Evidence, LinkEvidence, usual_rate
 from models.links import End, LinkView, Part, place
 
-MASTER = 3
 DEADLINE_SECONDS = 60.0
 _ERROR_FIELDS = tuple(counter.field for counter in COUNTERS if counter.field not in DATA_FIELDS)
 _DRIVER = re.compile(r"mlx[45]_|infiniband|ib_core|ib_umad|ib_ipoib|\bib\d+: |irdma|hfi1")

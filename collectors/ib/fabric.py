@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from collectors.command import Runner
 from collectors.events import ERROR, EVENT_METRICS, INFO, WARNING, event, spaced
 from collectors.ib.fabric_cabling import load_cabling, save_cabling
-from collectors.ib.fabric_subnet import Subnet, SubnetOptions, SubnetReading
+from collectors.ib.fabric_subnet import MASTER, Subnet, SubnetOptions, SubnetReading
 from collectors.ib.planes import planar
 from collectors.ib.units import port_metrics
 from collectors.options import Options as BaseOptions
@@ -58,7 +58,6 @@ _FABRIC: tuple[Metric, ...] = (
 METRICS: tuple[Metric, ...] = (*port_metrics("fabric_port"), *_FABRIC, *EVENT_METRICS)
 
 STATE_FILE = "cabling.json"
-MASTER = 3
 EVENT_LIMIT = 200  # of one kind in one cycle: a whole fabric that is gone is one fault
 
 

@@ -12,7 +12,6 @@ from typing import Any
 from collectors.ib import fabric_sweep as sweep
 from collectors.ib.units import (
     COUNTERS,
-    DATA_FIELDS,
     DOWN,
     LINK_UP,
     SPEED_CODES,
@@ -34,12 +33,9 @@ _PLACES = {
     "receive_switch_relay_errors_total": 5,
     "transmit_discards_total": 6,
     "vl15_drops_total": 11,
-    "transmit_bytes_total": 12,
-    "receive_bytes_total": 13,
-    "transmit_wait_total": 16,
 }
 _INTEGRITY_AND_OVERRUN = 9
-_WAIT_PLACE = 16
+U32_CEILING = (1 << 32) - 1
 _WIDE_PLACES = {
     "symbol_errors_total": 0,
     "link_recoveries_total": 1,
@@ -55,7 +51,18 @@ _WIDE_PLACES = {
 }
 _CEILINGS = {counter.field: counter.ceiling for counter in COUNTERS}
 _FACTORS = {counter.field: counter.factor for counter in COUNTERS}
-COUNTER_ANSWERS, EXTENDED_ANSWERS, WIDE_ANSWERS, INFO_ANSWERS = 17, 2, 13, 6
+EXTENDED_ANSWERS, WIDE_ANSWERS, INFO_ANSWERS = 2, 13, 6
+
+
+@dataclass(frozen=True, slots=True)
+class Manager:
+    """What SMInfo (14.2.5.13) says of the subnet manager. ``state`` 3 is master."""
+
+    lid: int
+    guid: str
+    activity: int
+    priority: int
+    state: int
 
 
 @dataclass(slots=True)
@@ -72,6 +79,7 @@ class Answers:
     unread: dict[int, str] = field(default_factory=dict)
     strangers: set[int] = field(default_factory=set)
     masks: dict[int, tuple[int, int]] = field(default_factory=dict)
+    manager: Manager | None = None
     whole: bool = False
     requests: int = 0
     timeouts: int = 0
@@ -112,11 +120,12 @@ def _info(row: dict[str, Any], data: bytes) -> None:
 
 
 def _counters(row: dict[str, Any], data: bytes) -> None:
-    row["c"] = _COUNTERS.unpack(data)
+    row["c"], row["d"] = data[:20], _DATA.unpack(data[20:])
 
 
 def _counters_wait(row: dict[str, Any], data: bytes) -> None:
-    row["c"], row["w"] = _COUNTERS.unpack(data), True
+    _counters(row, data)
+    row["w"] = True
 
 
 def _extended(row: dict[str, Any], data: bytes) -> None:
@@ -131,7 +140,8 @@ def _failed(row: dict[str, Any], data: bytes) -> None:
     row.setdefault("e", []).append(sweep.FAILED_OF.unpack(data)[0])
 
 
-_COUNTERS = struct.Struct(">HBBHHHHBBxBHHIIIII")
+_ERROR_COUNTERS, _DATA = struct.Struct(">HBBHHHHBBxBHH"), struct.Struct(">IIIII")
+_MANAGER = struct.Struct(">Q8xIB")
 _EXTENDED, _ERRORS = struct.Struct(">QQ"), struct.Struct(">13Q")
 _ROW = {
     sweep.INFO: _info,
@@ -153,6 +163,9 @@ def _node(lid: int, kind: int, data: bytes, answers: Answers) -> bool:
         answers.unread[lid] = data[sweep.SILENT_OF.size :].decode("utf-8", "replace")
         if stranger:
             answers.strangers.add(lid)
+    elif kind == sweep.MANAGER:
+        guid, activity, state = _MANAGER.unpack(data)
+        answers.manager = Manager(lid, f"0x{guid:x}", activity, state >> 4, state & 15)
     elif kind == sweep.DONE:
         row = json.loads(data)
         answers.whole = row["done"] is True
@@ -175,9 +188,11 @@ def port_fields(row: Mapping[str, Any]) -> tuple[dict[str, float], tuple[str, ..
     info: Sequence[int] = row.get("i") or ()
     if len(info) == INFO_ANSWERS:
         fields |= _link_fields(*info)
-    plain: Sequence[int] = row.get("c") or ()
-    if len(plain) == COUNTER_ANSWERS:
-        saturated = _plain(plain, bool(row.get("w")), fields)
+    if "c" in row:
+        errors, full = _errors(row["c"])
+        fields |= errors
+        saturated = set(full)
+        _plain_data(row["d"], bool(row.get("w")), fields, saturated)
     wide: Sequence[int] = row.get("y") or ()
     if len(wide) == WIDE_ANSWERS:
         found = {name: wide[place] for name, place in _WIDE_PLACES.items()}
@@ -189,34 +204,34 @@ def port_fields(row: Mapping[str, Any]) -> tuple[dict[str, float], tuple[str, ..
     return fields, tuple(sorted(saturated))
 
 
-# Name, place in the answer, ceiling, factor, and whether it counts data.
-_PLAIN = tuple(
-    (name, place, _CEILINGS[name], _FACTORS[name], name in DATA_FIELDS)
-    for name, place in _PLACES.items()
-)
 _NIBBLES = ("local_link_integrity_errors_total", "excessive_buffer_overruns_total")
 
 
-def _plain(plain: Sequence[int], has_wait: bool, fields: dict[str, float]) -> set[str]:
-    """Adds what PortCounters holds; answers which counters stand at their ceiling."""
-    saturated: set[str] = set()
-    for name, place, ceiling, factor, is_data in _PLAIN:
-        value = plain[place]
-        if value == ceiling:
-            if place == _WAIT_PLACE and not has_wait:
-                continue  # without the capability the place holds nothing
+@functools.lru_cache(maxsize=4_096)
+def _errors(raw: bytes) -> tuple[dict[str, float], frozenset[str]]:
+    """Error counters of PortCounters, and which stand at their ceiling; most ports have few."""
+    told = _ERROR_COUNTERS.unpack(raw)
+    found = {name: told[place] for name, place in _PLACES.items()}
+    both = told[_INTEGRITY_AND_OVERRUN]
+    found |= dict(zip(_NIBBLES, (both >> 4, both & 15), strict=True))
+    fields = {name: float(value * _FACTORS[name]) for name, value in found.items()}
+    return fields, frozenset(name for name, value in found.items() if value == _CEILINGS[name])
+
+
+def _plain_data(
+    told: Sequence[int], has_wait: bool, fields: dict[str, float], saturated: set[str]
+) -> None:
+    """Adds the counters of 32 bits: data where they still count, waiting where it is counted."""
+    sent, received, _, _, wait = told
+    for name, value in (("transmit_bytes_total", sent), ("receive_bytes_total", received)):
+        if value == U32_CEILING:
             saturated.add(name)
-            if is_data:
-                continue
-        fields[name] = float(value * factor)
-    if not has_wait:
-        fields.pop("transmit_wait_total", None)
-    both = plain[_INTEGRITY_AND_OVERRUN]
-    for name, value in zip(_NIBBLES, (both >> 4, both & 15), strict=True):
-        if value == _CEILINGS[name]:
-            saturated.add(name)
-        fields[name] = float(value * _FACTORS[name])
-    return saturated
+        else:
+            fields[name] = float(4 * value)
+    if has_wait:  # without the capability the place holds nothing
+        fields["transmit_wait_total"] = float(wait)
+        if wait == U32_CEILING:
+            saturated.add("transmit_wait_total")
 
 
 def _take_wide(found: Mapping[str, int], factor: int, fields: dict[str, float]) -> set[str]:

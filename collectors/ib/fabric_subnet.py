@@ -5,12 +5,11 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from collectors.command import Result, Runner
-from collectors.ib.fabric_answers import Answers, read_answers
+from collectors.ib.fabric_answers import Answers, Manager, read_answers
 from collectors.ib.fabric_cabling import Cabling
 from collectors.ib.fabric_tools import read_by_tools
 from collectors.ib.text import FAILURE
@@ -19,6 +18,7 @@ from collectors.ib.units import DOWN
 from collectors.sample import Problem, SourceUnavailable, clip
 from collectors.worker import Worker, WorkerEnded, WorkerError, WorkerHung
 
+MASTER = 3  # the state of a subnet manager that is at work
 SECOND_NS = 1_000_000_000
 OUTPUT_LIMIT_BYTES = 256 * 1024 * 1024
 
@@ -41,17 +41,6 @@ class SubnetOptions:
     rediscover_seconds: float = 30.0
     description: re.Pattern[str] | None = None
     method: str = "auto"
-
-
-@dataclass(frozen=True, slots=True)
-class Manager:
-    """What ``sminfo`` says of the subnet manager. ``state`` 3 is master."""
-
-    lid: int
-    guid: str
-    activity: int
-    priority: int
-    state: int
 
 
 @dataclass(slots=True)
@@ -128,6 +117,7 @@ class Subnet:
         self._topology_ns = 0
         self._tried_ns = 0
         self._stale = False
+        self._manager_lid = 0
         self._suspects: set[str] = set()
         self._masks: dict[str, tuple[int, int]] = {}
         self._down: set[tuple[str, int]] | None = None
@@ -151,13 +141,13 @@ class Subnet:
         reading.topology_age_seconds = (now_ns - self._topology_ns) / SECOND_NS
         reading.switches = sum(1 for _ in topology.switches())
         reading.adapters = sum(1 for _ in topology.adapters())
-        # The subnet manager is asked meanwhile: its program takes a tenth of the sweep's time.
-        with ThreadPoolExecutor(max_workers=1) as beside:
-            asked = beside.submit(self._ask_manager, deadline_seconds)
-            by_tools = self.options.method == "tools" or self._planar()
-            if by_tools or not self._sweep(topology, reading, deadline_seconds * 0.45):
-                self._by_tools(topology, reading, now_ns, deadline_seconds * 0.15)
-            reading.manager, reading.manager_fault = asked.result()
+        by_tools = self.options.method == "tools" or self._planar()
+        if by_tools or not self._sweep(topology, reading, deadline_seconds * 0.45):
+            self._by_tools(topology, reading, now_ns, deadline_seconds * 0.15)
+        if reading.manager is None or reading.manager.state != MASTER:
+            # Not known yet, or it does not answer where it was: the tool looks for it.
+            reading.manager, reading.manager_fault = self._ask_manager(deadline_seconds)
+        self._manager_lid = reading.manager.lid if reading.manager else 0
         return reading
 
     # ---- who is there ------------------------------------------------------------------------
@@ -213,6 +203,7 @@ class Subnet:
             "timeout_ms": self.options.timeout_ms,
             "retries": self.options.retries,
             "deadline_seconds": deadline_seconds * 0.9,
+            "manager_lid": self._manager_lid,
         }
         try:
             self._worker.call(
@@ -263,6 +254,7 @@ class Subnet:
         reading.sweep_seconds, reading.whole = answers.seconds, answers.whole
         reading.problems += answers.problems
         reading.unread_ports = len(answers.failed)
+        reading.manager = answers.manager
         for lid, mask in answers.masks.items():
             self._masks[nodes[lid].guid] = mask
         suspects: set[str] = set()

@@ -29,9 +29,9 @@ from collections import deque
 GET, GET_RESPONSE = 0x01, 0x81
 SUBNET_CLASS, PERFORMANCE_CLASS = 0x01, 0x04
 QP1_KEY = 0x80010000
-CLASS_PORT_INFO, NODE_INFO, PORT_INFO = 0x01, 0x11, 0x15
+CLASS_PORT_INFO, NODE_INFO, PORT_INFO, SM_INFO = 0x01, 0x11, 0x15, 0x20
 PORT_COUNTERS, PORT_COUNTERS_EXTENDED = 0x12, 0x1D
-SUBNET_ATTRIBUTES = frozenset({NODE_INFO, PORT_INFO})
+SUBNET_ATTRIBUTES = frozenset({NODE_INFO, PORT_INFO, SM_INFO})
 NODE_GUID_AT = 12
 MAD_BYTES, DATA_AT = 256, 64
 # Places in a packet: agent, status, time-out and retries of the kernel's header, the LID in it,
@@ -44,9 +44,11 @@ ANSWER, ANSWER_AT = struct.Struct(">HxxQ"), 4
 # Records. A PortInfo is kept up to LinkSpeedExtActive, of counters what follows their selectors.
 RECORD = struct.Struct(">HBBH")
 INFO, COUNTERS, COUNTERS_WAIT, EXTENDED, WIDER, FAILED, MASKS, SILENT, DONE = range(1, 10)
+MANAGER = 10
 MASKS_OF, FAILED_OF, SILENT_OF = map(struct.Struct, (">HI", ">H", ">HB"))
 INFO_PART, COUNTERS_PART = slice(0, 64), slice(4, 44)
 EXTENDED_PART, ERRORS_PART = slice(8, 24), slice(72, 176)
+MANAGER_PART = slice(0, 21)
 WIDE, WIDE_NO_UNICAST, WAIT = 0x0200, 0x0400, 0x1000  # ClassPortInfo.CapabilityMask
 STATUS = 0x7FFF  # MAD status: busy, redirected, not supported; bit 15 is the direction
 WIDE_ERRORS = 1 << 1  # ClassPortInfo.CapabilityMask2
@@ -196,6 +198,12 @@ class Sweep:
         node.todo.append((PORT_COUNTERS, port))
         node.todo.append((PORT_COUNTERS_EXTENDED, port))
 
+    def ask_manager(self, lid: int) -> None:
+        """Asks the subnet manager at ``lid``, too; it need not be a node of the fabric."""
+        manager = Node(lid, 0, [], info=False, suspect=False)
+        manager.todo.append((SM_INFO, 0))
+        self._ready.appendleft(manager)
+
     def run(self, deadline: float) -> bool:
         """Reads until all is done (True) or the monotonic time ``deadline`` comes (False)."""
         while self._flying or self._ready or self._able:
@@ -219,24 +227,26 @@ class Sweep:
 
     def _fill(self) -> None:
         """Sends until the window is full or no node may be asked more at this moment."""
-        while len(self._flying) < self._window:
-            if self._able:
-                node = self._able.popleft()
+        flying, able, ready = self._flying, self._able, self._ready
+        while len(flying) < self._window:
+            if able:
+                node = able.popleft()
                 node.able = False
-            elif self._ready:
-                node = self._ready.popleft()
+            elif ready:
+                node = ready.popleft()
             else:
                 return
             if node.todo:
                 self._send(node)
-            self._may_send(node)
+                self._may_send(node)
 
     def _may_send(self, node: Node) -> None:
         # What a node can tell decides what it is asked: until that is known, one at a time.
-        most = NODE_WINDOW if node.answered and node.knows_mask else 1
-        if node.todo and node.flying < most and not node.able:
-            node.able = True
-            self._able.append(node)
+        if node.todo and not node.able:
+            most = NODE_WINDOW if node.answered and node.knows_mask else 1
+            if node.flying < most:
+                node.able = True
+                self._able.append(node)
 
     def _send(self, node: Node) -> None:
         attribute, port = node.todo.popleft()
@@ -269,12 +279,16 @@ class Sweep:
             node.knows_mask = True
         if error:
             self.timeouts += 1
-            if attribute not in (NODE_INFO, CLASS_PORT_INFO):
+            if attribute not in (NODE_INFO, CLASS_PORT_INFO, SM_INFO):
                 self._record(node, port, FAILED, FAILED_OF.pack(attribute))
             self._silent(node, "no answer")
             return
         if attribute == NODE_INFO:
             self._identify(node, status, data)
+            return
+        if attribute == SM_INFO:
+            if not status & STATUS:
+                self._record(node, 0, MANAGER, data[MANAGER_PART])
             return
         node.timeouts = 0
         if attribute == CLASS_PORT_INFO:
@@ -282,8 +296,10 @@ class Sweep:
                 node.mask = struct.unpack_from(">H", data, 2)[0]
                 node.mask2 = struct.unpack_from(">I", data, 4)[0] >> 5
             return
-        if status & STATUS:
-            return  # the port cannot tell this
+        if not status & STATUS:  # else the port cannot tell this
+            self._take_port(node, attribute, port, data)
+
+    def _take_port(self, node: Node, attribute: int, port: int, data: bytes) -> None:
         if attribute == PORT_INFO:
             self._record(node, port, INFO, data[INFO_PART])
         elif data[1] != port:
@@ -345,8 +361,12 @@ def sweep(
     timeout_ms: int = 500,
     retries: int = 2,
     deadline_seconds: float = 30.0,
+    manager_lid: int = 0,
 ) -> bytes:
-    """Sweeps the nodes of ``lines``; all records. OSError where there is no port to ask through."""
+    """Sweeps the nodes of ``lines``; all records. OSError where there is no port to ask through.
+
+    ``manager_lid`` is where the subnet manager was: it is asked for SMInfo, too.
+    """
     begin = time.monotonic()
     nodes = read_nodes(lines)
     try:
@@ -355,6 +375,8 @@ def sweep(
         raise OSError(str(error)) from error
     try:
         work = Sweep(umad, nodes, window, timeout_ms, retries)
+        if manager_lid:
+            work.ask_manager(manager_lid)
         whole = work.run(begin + deadline_seconds)
     finally:
         umad.close()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+import struct
 from pathlib import Path
 
 import pytest
 
 from collectors.command import Runner
 from collectors.ib import fabric_sweep
-from collectors.ib.fabric_answers import port_fields, read_answers
+from collectors.ib.fabric_answers import read_answers
 from collectors.ib.fabric_cabling import Cable, Cabling, load_cabling, save_cabling
 from collectors.ib.fabric_subnet import Subnet, SubnetOptions, parse_sminfo
 from collectors.ib.topology import parse_topology
@@ -78,9 +79,23 @@ def test_noise_is_no_answer_and_no_crash() -> None:
             assert (1, 2) in told.ports or told.problems
 
 
+def plain(errors: list[int], data: list[int]) -> bytes:
+    """PortCounters from its symbol errors on."""
+    return struct.pack(">HBBHHHHBBxBHHIIIII", *errors, *data)
+
+
+def fields_of(*records: bytes) -> tuple[dict[str, float], tuple[str, ...]]:
+    answers = read_answers(b"".join(records) + DONE)
+    assert answers is not None
+    assert answers.problems == []
+    ((key, fields),) = answers.ports.items()
+    return fields, answers.saturated.get(key, ())
+
+
 def test_wide_error_counters_replace_full_narrow_ones() -> None:
-    plain = [65535, 255, 3, 0, 0, 0, 0, 0, 0, 0xF1, 0, 0, 2**32 - 1, 5, 0, 0, 7]
-    fields, saturated = port_fields({"c": plain, "w": True})
+    errors = [65535, 255, 3, 0, 0, 0, 0, 0, 0, 0xF1, 0, 0]
+    narrow = record(3, 1, fabric_sweep.COUNTERS_WAIT, plain(errors, [2**32 - 1, 5, 0, 0, 7]))
+    fields, saturated = fields_of(narrow)
     assert saturated == (
         "link_recoveries_total",
         "local_link_integrity_errors_total",
@@ -90,11 +105,16 @@ def test_wide_error_counters_replace_full_narrow_ones() -> None:
     assert "transmit_bytes_total" not in fields
     assert fields["receive_bytes_total"] == 20.0
     assert fields["excessive_buffer_overruns_total"] == 1.0
-    wide = [70000, 300, 4, 0, 0, 0, 0, 0, 0, 20, 1, 0, 9]
-    fields, saturated = port_fields({"c": plain, "w": True, "x": [100, 200], "y": wide})
-    assert saturated == ()
-    assert fields["symbol_errors_total"] == 70000.0
-    assert fields["transmit_bytes_total"] == 400.0
+    assert fields["transmit_wait_total"] == 7.0
+    wide = [100, 200, 70000, 300, 4, 0, 0, 0, 0, 0, 0, 20, 1, 0, 9]
+    wider = record(3, 1, fabric_sweep.WIDER, struct.pack(">15Q", *wide))
+    for records in ((narrow, wider), (wider,)):
+        fields, saturated = fields_of(*records)
+        assert saturated == ()
+        assert fields["symbol_errors_total"] == 70000.0
+        assert fields["transmit_bytes_total"] == 400.0
+        assert fields["transmit_wait_total"] == 9.0
+        assert fields["local_link_integrity_errors_total"] == 20.0
 
 
 @pytest.mark.parametrize(
@@ -120,9 +140,10 @@ def test_the_speed_of_a_link_is_read_up_to_xdr(
 
 
 def test_ticks_of_waiting_are_read_only_where_the_port_counts_them() -> None:
-    plain = [0] * 16 + [12]
-    assert "transmit_wait_total" not in port_fields({"c": plain, "w": False})[0]
-    assert port_fields({"c": plain, "w": True})[0]["transmit_wait_total"] == 12.0
+    data = plain([0] * 12, [0, 0, 0, 0, 12])
+    assert "transmit_wait_total" not in fields_of(record(3, 1, fabric_sweep.COUNTERS, data))[0]
+    told = fields_of(record(3, 1, fabric_sweep.COUNTERS_WAIT, data))[0]
+    assert told["transmit_wait_total"] == 12.0
 
 
 def test_the_state_of_the_subnet_manager_is_read() -> None:
