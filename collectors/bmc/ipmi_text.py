@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeVar
 
+from collectors.line_pieces import split_lines
+
 LINE_LIMIT_CHARACTERS = 4_096
 # Most sensors or log entries that one text may bring: 256 hosts of 900 sensors, in one run of
 # FreeIPMI. What is beyond is told and not read.
@@ -21,22 +23,10 @@ def decode(text: str | bytes) -> str:
 def lines(text: str | bytes, end: int | None = None) -> Iterator[str]:
     """The lines of ``text`` (up to ``end``) without line ends, byte-order mark and overlong tails.
 
-    Only one line is held at a time beside the text.
+    Only a piece is held beside the text.
     """
-    start, size = 0, len(text) if end is None else end
-    while start <= size:
-        stop = _line_end(text, start, size)
-        piece = text[start : min(stop, start + 4 * LINE_LIMIT_CHARACTERS)]
-        line = decode(piece).lstrip("\ufeff") if start == 0 else decode(piece)
+    for line in split_lines(text, end):
         yield line.rstrip("\r")[:LINE_LIMIT_CHARACTERS]
-        start = stop + 1
-
-
-def _line_end(text: str | bytes, start: int, size: int) -> int:
-    found = (
-        text.find(b"\n", start, size) if isinstance(text, bytes) else text.find("\n", start, size)
-    )
-    return size if found < 0 else found
 
 
 def printable(line: str) -> bool:

@@ -18,6 +18,7 @@ from collectors.ib.units import (
     Counter,
     at_ceiling,
 )
+from collectors.line_pieces import split_lines
 from collectors.sample import Problem, Sample, Value, sample
 
 LINE_LIMIT_CHARACTERS = 4_096
@@ -69,28 +70,17 @@ def whole_lines(text: str | bytes, problems: Problems) -> Iterator[str]:
 
     A text that does not end in a line end was cut: its last number may have lost digits.
     """
-    start = 0
-    while (end := _line_end(text, start)) >= 0:
-        line = _decoded(text, start, end).rstrip()
-        if len(line) > LINE_LIMIT_CHARACTERS:
-            problems.add(f"line of {len(line)} characters left out", line)
-        else:
-            yield line
-        start = end + 1
-    last = _decoded(text, start, min(len(text), start + LINE_LIMIT_CHARACTERS))
-    if last.strip():
-        problems.add("cut off in this line, which is left out", last)
-
-
-def _line_end(text: str | bytes, start: int) -> int:
-    return text.find(b"\n", start) if isinstance(text, bytes) else text.find("\n", start)
-
-
-def _decoded(text: str | bytes, start: int, end: int) -> str:
-    """A piece of a text: no more than a line is ever held twice."""
-    piece = text[start:end]
-    line = piece.decode("utf-8", "replace") if isinstance(piece, bytes) else piece
-    return line.removeprefix("\ufeff") if start == 0 else line
+    end = text.rfind(b"\n") if isinstance(text, bytes) else text.rfind("\n")
+    if end >= 0:
+        for line in split_lines(text, end):
+            line = line.rstrip()
+            if len(line) > LINE_LIMIT_CHARACTERS:
+                problems.add(f"line of over {LINE_LIMIT_CHARACTERS} characters left out", line)
+            else:
+                yield line
+    for last in split_lines(text[end + 1 : end + 1 + LINE_LIMIT_CHARACTERS]):
+        if last.strip():
+            problems.add("cut off in this line, which is left out", last)
 
 
 @dataclass
