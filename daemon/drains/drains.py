@@ -64,7 +64,7 @@ class Drains:
         self._proofs = (
             Proofs(
                 self._hand, prover, ledger.database, ledger, limits.proof, mode,
-                self._flaps.locked, self._stages,
+                lambda node: node in ledger.locks(), self._stages,
             )
             if prover is not None
             else None

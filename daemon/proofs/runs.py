@@ -46,7 +46,11 @@ def may_close(node: NodeState) -> str:
 
 
 class Proofs:
-    """Not for use from two threads at once. ``step`` is called once a cycle."""
+    """Not for use from two threads at once. ``step`` is called once a cycle.
+
+    ``locked``: whether a node waits for a person, by their lock or ours: it is returned by nobody
+    else, and tested only where a person asks for it.
+    """
 
     def __init__(
         self,
@@ -310,6 +314,9 @@ class Proofs:
             return self._close(proof, case, why, now_ns)
         if not asked and not node.registered and now_ns > proof.due_ns:
             return self._close(proof, case, f"it is {node.words} after its proof", now_ns)
+        if not asked and self._locked(proof.node):
+            words = f"proof passed {proof.passes} of {proof.passes}"
+            return self._close(proof, case, words, now_ns)
         if not clean or (not asked and not node.registered):
             return proof
         self._cancel(proof)

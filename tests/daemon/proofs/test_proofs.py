@@ -255,6 +255,37 @@ def test_a_flapping_node_is_never_returned_by_a_proof() -> None:
     assert world.state(case) is State.DRAINED
 
 
+def test_a_node_that_a_person_locked_is_neither_tested_nor_returned_by_itself() -> None:
+    world = World()
+    case = world.drained()
+    world.house.drains.lock("n1", "ann", world.clock.now_ns())
+    for _ in range(5):
+        world.cycle()
+    assert world.state(case) is State.DRAINED, "tocsin keeps its hands off a locked node"
+    assert world.tools.jobs_run_on == []
+    world.house.drains.unlock("n1", "ann", world.clock.now_ns())
+    world.cycle()
+    world.house.drains.lock("n1", "ann", world.clock.now_ns())
+    for _ in range(5):
+        world.cycle()
+    assert world.state(case) is State.DRAINED, "locked while it was tested: a person returns it"
+    assert "proof passed 2 of 2" in world.slurm.nodes()["n1"].reason
+
+
+def test_a_lock_in_the_clean_window_keeps_the_node_out_unless_a_person_wants_it_back() -> None:
+    world = World()
+    case = world.drained()
+    world.cycle()
+    world.cycle()
+    assert ProofRecords(world.house.database).open()[0].step == "releasing"
+    world.house.drains.lock("n1", "ann", world.clock.now_ns())
+    for _ in range(5):
+        world.cycle()
+    assert world.state(case) is State.DRAINED
+    world.house.drains.resume("n1", "ann", world.clock.now_ns())
+    assert world.state(case) is State.RETURNED, "her own word goes"
+
+
 def test_so_many_nodes_at_once_and_no_more() -> None:
     world = World()
     for name in ("n1", "n2", "n3"):
