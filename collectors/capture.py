@@ -14,6 +14,7 @@ from pathlib import Path
 
 from collectors.anonymise import Anonymiser
 from collectors.command import Runner
+from collectors.parsers import PARSERS
 from collectors.sample import clip
 
 OUTPUT_BYTES = 4 * 1024 * 1024
@@ -52,6 +53,20 @@ COMMANDS: tuple[Command, ...] = (
         "nvidia-smi-csv",
     ),
     Command(
+        "nvidia-smi-query.csv",
+        (
+            "nvidia-smi",
+            "--query-gpu=count,index,uuid,pci.bus_id,name,driver_version,vbios_version,"
+            "temperature.gpu,temperature.memory,power.draw,enforced.power.limit,clocks.sm,"
+            "clocks.mem,utilization.gpu,memory.used,memory.total,"
+            "ecc.errors.corrected.aggregate.total,ecc.errors.uncorrected.aggregate.total,"
+            "pcie.link.gen.current,pcie.link.width.current",
+            "--format=csv",
+        ),
+        "nvidia-smi-csv",
+    ),
+    Command("nvidia-smi-dmon.txt", ("nvidia-smi", "dmon", "-c", "1"), "nvidia-smi-dmon"),
+    Command(
         "dcgmi-dmon.txt",
         ("dcgmi", "dmon", "-e", "140,150,155,203,204,230,394,395,396", "-c", "1"),
         "dcgmi-dmon",
@@ -81,6 +96,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("slurm-nodes.json", ("scontrol", "show", "nodes", "--json"), "slurm-nodes"),
     Command("nvme-smart-log.json", ("nvme", "smart-log", "/dev/nvme0", "-o", "json"),
             "nvme-smart-log"),
+    Command("smartctl.json", ("smartctl", "-a", "-j", "/dev/nvme0"), "smartctl"),
     Command("ras-mc-ctl.txt", ("ras-mc-ctl", "--errors"), "rasdaemon"),
     Command("dmesg.txt", ("dmesg", "--time-format", "iso"), "kernel-log"),
 )  # fmt: skip
@@ -103,7 +119,8 @@ def of_ports(root: Path) -> list[Command]:
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """How one command went. ``replaced`` counts the names taken out of what it printed."""
+    """How one command went. ``replaced`` counts the names taken out of what it printed,
+    ``readings`` and ``problems`` what its parser made of that (None: it has none)."""
 
     command: Command
     status: str
@@ -112,6 +129,8 @@ class Captured:
     output_bytes: int
     replaced: int
     fault: str
+    readings: int | None = None
+    problems: int | None = None
 
 
 def capture(
@@ -135,6 +154,8 @@ def capture(
             "exit": one.returncode,
             "seconds": round(one.seconds, 3),
             "names_replaced": one.replaced,
+            "readings": one.readings,
+            "problems": one.problems,
             "fault": one.fault,
         }
         for one in done
@@ -149,11 +170,14 @@ def _one(folder: Path, runner: Runner, anonymiser: Anonymiser, command: Command)
     before = anonymiser.replaced
     text = result.text()
     text = anonymiser.text(anonymiser.descriptions(text) if command.described else text)
-    if result.stderr:
+    if result.stderr and result.status != "missing":
         said = anonymiser.text(result.stderr.decode("utf-8", "replace"))
         (folder / f"{command.name}.stderr").write_text(said, encoding="utf-8")
     if text:
         (folder / command.name).write_text(text, encoding="utf-8")
+    samples, problems = (
+        PARSERS[command.parser](text, "node", 0) if text and command.parser else (None, None)
+    )
     return Captured(
         command,
         result.status,
@@ -162,4 +186,6 @@ def _one(folder: Path, runner: Runner, anonymiser: Anonymiser, command: Command)
         len(text),
         anonymiser.replaced - before,
         clip(anonymiser.text(result.fault), 300),
+        None if samples is None else len(samples),
+        None if problems is None else len(problems),
     )

@@ -18,6 +18,7 @@ from collectors.bmc.redfish_capture import capture_redfish, context
 from collectors.bmc.targets import NoSecret, Secrets, secret
 from collectors.capture import COMMANDS, Captured, capture, of_ports
 from collectors.command import Runner
+from collectors.sample import clip
 
 EXAMPLES = """examples:
   tocsin capture --out /tmp/this-node          all tools that are here
@@ -63,7 +64,10 @@ def run(arguments: argparse.Namespace, verb: str) -> int:
         print(f"tocsin: {what}; see tocsin capture --list", file=sys.stderr)
         return 2
     try:
-        # What another capture left must not pass for this machine's.
+        if arguments.out.exists():
+            # What another capture left must not pass for this machine's.
+            print(f"tocsin: {arguments.out} is there already: give a new folder", file=sys.stderr)
+            return 2
         arguments.out.mkdir(parents=True)
         names = [*own_names(), *arguments.name]
         done = capture(
@@ -74,6 +78,8 @@ def run(arguments: argparse.Namespace, verb: str) -> int:
         return 2
     for one in done:
         print(json.dumps(asdict(one)) if arguments.json else _line(one))
+    if not arguments.json:
+        print(_sum(done, arguments.out))
     return 0 if any(one.status == "ended" and one.output_bytes for one in done) else 1
 
 
@@ -120,5 +126,23 @@ def own_names() -> Iterator[str]:
 
 
 def _line(one: Captured) -> str:
-    how = one.fault or f"{one.output_bytes} bytes, {one.replaced} names replaced"
+    how = clip(one.fault, 120) or f"{one.output_bytes} bytes, {one.replaced} names replaced"
+    if not one.fault and one.readings is not None:
+        how += f", {one.readings} readings, {one.problems} problems"
     return f"{one.command.name:<28} {one.status:<8} {how}"
+
+
+def _sum(done: list[Captured], out: Path) -> str:
+    """What came of it, and what to do now."""
+    kept = sum(one.output_bytes > 0 for one in done)
+    missing = len({one.command.argv[0] for one in done if one.status == "missing"})
+    unread = [one.command.name for one in done if one.output_bytes and not one.fault
+              and one.readings == 0]  # fmt: skip
+    words = [
+        f"\n{kept} of {len(done)} commands printed something; {missing} tools are not here.",
+        f"Look through {out} for names that are left (a further one goes by --name), then pack it: "
+        f"tar czf {out.name}.tgz {out}",
+    ]
+    if unread:
+        words.append(f"Nothing was read in {', '.join(unread)}: please send these above all.")
+    return "\n".join(words)

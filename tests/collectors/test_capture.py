@@ -145,10 +145,34 @@ def test_a_capture_keeps_what_came_and_tells_what_did_not(tmp_path: Path) -> Non
     assert (folder / "good.txt").read_text().startswith("GPU-")
     assert "7e57a002" not in (folder / "good.txt").read_text()
     assert (folder / "bad.txt.stderr").read_text() == "to stderr\n"
+    assert not (folder / "missing.txt.stderr").exists()  # a tool that is not here says nothing
     index = json.loads((folder / "commands.json").read_text())
     assert [one["exit"] for one in index] == [0, 3, 127, -15]
     assert index[0]["names_replaced"] == 1
     assert index[2]["file"] == ""
+
+
+def test_what_a_parser_makes_of_each_text_is_told_with_it(tmp_path: Path) -> None:
+    text = str(FIXTURES / "gpu/smi/table_418.txt")
+    commands = (
+        Command("table.txt", ("cat", text), "nvidia-smi"),
+        Command("wrong.txt", ("cat", text), "ibstat"),
+        Command("unread.txt", ("cat", text)),
+    )
+    read, wrong, unread = capture(tmp_path / "out", Runner(), Anonymiser(KEY), commands)
+    assert (read.readings, read.problems) == (5, 0)
+    assert (wrong.readings, wrong.problems) == (0, 19)
+    assert unread.readings is None
+    index = json.loads((tmp_path / "out/commands.json").read_text())
+    assert [one["readings"] for one in index] == [5, 0, None]
+
+
+def test_a_folder_that_is_there_is_not_written_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["capture", "--out", str(tmp_path), "--only", "ibstat*"]) == 2
+    assert "is there already: give a new folder" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_cables_of_every_port_are_asked_about(tmp_path: Path) -> None:
