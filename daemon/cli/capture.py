@@ -8,6 +8,7 @@ import json
 import secrets
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from fnmatch import fnmatchcase
@@ -21,7 +22,7 @@ from collectors.command import Runner
 from collectors.sample import clip
 
 EXAMPLES = """examples:
-  tocsin capture --out /tmp/this-node          all tools that are here
+  tocsin capture                               all tools that are here, into a new folder here
   tocsin capture --out /tmp/fabric --only 'ib*' those of InfiniBand
   tocsin capture --list                        what would be run
   tocsin capture --out /tmp/bmc --redfish n1-bmc --user monitor --password-file /root/bmc.pw \\
@@ -37,7 +38,8 @@ def options(parser: argparse.ArgumentParser, verb: str) -> None:
     """The options of ``tocsin capture``."""
     del verb
     parser.epilog = EXAMPLES
-    parser.add_argument("--out", type=Path, metavar="DIR", help="a new folder")
+    parser.add_argument("--out", type=Path, metavar="DIR",
+                        help="a new folder (default: tocsin-capture-DATE-TIME, here)")  # fmt: skip
     parser.add_argument("--only", default="*", metavar="PATTERN", help="of the names of the files")
     parser.add_argument("--name", action="append", default=[], help="a further name to take out")
     parser.add_argument("--redfish", metavar="BMC", help="HOST[:PORT] of a BMC to read instead")
@@ -52,6 +54,8 @@ def options(parser: argparse.ArgumentParser, verb: str) -> None:
 def run(arguments: argparse.Namespace, verb: str) -> int:
     """Runs the tools and says how each went."""
     del verb
+    if arguments.out is None:
+        arguments.out = Path(time.strftime("tocsin-capture-%Y%m%d-%H%M%S"))
     if arguments.redfish:
         return _redfish(arguments)
     known = [*COMMANDS, *of_ports(Path("/"))]
@@ -59,9 +63,8 @@ def run(arguments: argparse.Namespace, verb: str) -> int:
     if arguments.list:
         print("\n".join(f"{one.name:<28} {' '.join(one.argv)}" for one in commands))
         return 0
-    if arguments.out is None or not commands:
-        what = "--out DIR is needed" if arguments.out is None else "--only names no command"
-        print(f"tocsin: {what}; see tocsin capture --list", file=sys.stderr)
+    if not commands:
+        print("tocsin: --only names no command; see tocsin capture --list", file=sys.stderr)
         return 2
     try:
         if arguments.out.exists():
@@ -85,9 +88,6 @@ def run(arguments: argparse.Namespace, verb: str) -> int:
 
 def _redfish(arguments: argparse.Namespace) -> int:
     """Reads one BMC and says how it went."""
-    if arguments.out is None:
-        print("tocsin: --out DIR is needed", file=sys.stderr)
-        return 2
     try:
         password = secret(arguments.password_file) if arguments.password_file else b""
         tls = context(arguments.ca_file, arguments.insecure)

@@ -239,3 +239,15 @@ def test_a_bmc_that_cannot_be_captured_is_told_in_words(
     absent = ["--password-file", str(tmp_path / "absent")]
     assert main([*where, "--out", str(tmp_path / "c"), *absent]) == 2
     assert "cannot be read" in capsys.readouterr().err
+
+
+def test_without_a_folder_a_new_one_is_made_here_and_what_to_do_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("daemon.cli.capture.COMMANDS", (Command("w.txt", ("echo", "words")),))
+    assert main(["capture"]) == 0
+    (folder,) = tmp_path.iterdir()
+    assert folder.name.startswith("tocsin-capture-")
+    out = capsys.readouterr().out
+    assert f"Look through {folder.name} for names that are left" in out
