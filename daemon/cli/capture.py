@@ -138,8 +138,11 @@ def _sum(done: list[Captured], out: Path) -> str:
     missing = len({one.command.argv[0] for one in done if one.status == "missing"})
     unread = [one.command.name for one in done if one.output_bytes and not one.fault
               and one.readings == 0]  # fmt: skip
+    counted = f"{kept} of {len(done)} commands printed something; {missing} tools are not here."
+    if not kept:
+        return f"\n{counted} Is this the node that you mean, and are you root?"
     words = [
-        f"\n{kept} of {len(done)} commands printed something; {missing} tools are not here.",
+        f"\n{counted}",
         f"Look through {out} for names that are left (a further one goes by --name), then pack it: "
         f"tar czf {out.name}.tgz {out}",
     ]
