@@ -24,6 +24,7 @@ from daemon.policy.candidates import (
 from daemon.policy.cases import LedgerView
 from daemon.policy.cost import Market, market, until_free_hours
 from daemon.policy.decisions import Action, Decision, Guard, Mode, decision_id
+from daemon.policy.groups import joined, of_reservations
 from daemon.policy.guards import SECOND_NS, Scene, Verdict, ask_all, asks_now, first_no
 from daemon.policy.limits import Limits
 from models.facility import GroupEvent
@@ -37,10 +38,11 @@ FLEET_SILENCE_RULE = "fleet_silence"
 class Situation:
     """What is known at one moment.
 
-    ``groups`` gives the racks, leaf switches, PDUs and driver versions that a node belongs to
-    (``rack r07``), for common causes and caps. ``coverage`` is the share of each node that is
-    heard, 0 to 1; a node that is not in it counts as not heard. ``group_events`` is what
-    happens to whole racks and power feeds. ``jobs`` are those that hold nodes, by id.
+    ``groups`` gives the racks, leaf switches and PDUs that a node belongs to (``rack r07``), for
+    common causes and caps; the reservation that it stands in is one beside them. ``coverage`` is
+    the share of each node that is heard, 0 to 1; a node that is not in it counts as not heard.
+    ``group_events`` is what happens to whole racks and power feeds. ``jobs`` are those that hold
+    nodes, by id.
     """
 
     nodes: Mapping[str, NodeState] = field(default_factory=dict)
@@ -168,8 +170,12 @@ def scene_of(
     for name, node in situation.nodes.items():
         for partition in node.partitions:
             members.setdefault(f"partition {partition}", set()).add(name)
-    for name, groups in situation.groups.items():
-        for group in groups:
+    groups = joined(
+        situation.groups,
+        of_reservations({n: one.reservation for n, one in situation.nodes.items()}),
+    )
+    for name, own in groups.items():
+        for group in own:
             members.setdefault(group, set()).add(name)
     heard = [situation.coverage.get(name, 0.0) for name in situation.nodes]
     scene = Scene(
@@ -184,7 +190,7 @@ def scene_of(
         now_ns=now_ns,
         breaker=ledger.breaker,
         onsets=_onsets(drains),
-        groups=situation.groups,
+        groups=groups,
         group_events=situation.group_events,
         members={group: frozenset(names) for group, names in members.items()},
         jobs=situation.jobs,

@@ -48,3 +48,16 @@ def of_features(features: Mapping[str, Iterable[str]]) -> dict[str, tuple[str, .
         if racks:
             found[node] = racks
     return found
+
+
+def of_reservations(reserved: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """Node -> the reservation that it stands in, tocsin's own (proofs, soft steps) left out.
+
+    >>> of_reservations({"n1": "course", "n2": "", "n3": "tocsin_soft_1"})
+    {'n1': ('reservation course',)}
+    """
+    return {
+        node: (f"reservation {name}",)
+        for node, name in reserved.items()
+        if name and not name.startswith("tocsin_")
+    }

@@ -5,7 +5,10 @@ Every number has its unit in its name. Shares are of all nodes that Slurm knows.
 
 from __future__ import annotations
 
-from pydantic import Field
+import difflib
+from collections.abc import Iterable
+
+from pydantic import Field, field_validator
 
 from daemon.drains.jobcare import JobCare
 from daemon.drains.reboots import RebootOptions
@@ -13,10 +16,14 @@ from daemon.drains.soft import SoftOptions
 from daemon.policy.cost import CostOptions
 from daemon.policy.decisions import Mode
 from daemon.policy.holdout import HoldOut
+from daemon.proofs.idle import RULE as IDLE_RULE
 from daemon.proofs.idle import IdleOptions
 from daemon.proofs.proof import ProofOptions
 from daemon.settings import Section
+from models.rule_table import RULES
 
+# What a mode can be set for: the rules of facts, a risk, and the steps softer than a drain.
+_NAMES = frozenset({*RULES, "heat", IDLE_RULE, "risk", "soft"})
 # From the most careful to the least: the more careful of two modes holds.
 _FORCE = {Mode.SHADOW: 0, Mode.APPROVE: 1, Mode.ACT: 2}
 
@@ -56,7 +63,7 @@ class Limits(Section):
     common_cause_nodes: int = Field(default=10, ge=1, le=100_000)
     # What began so close together counts as having begun at once, however long ago.
     common_cause_window_seconds: float = Field(default=600.0, gt=0, le=86_400)
-    # The same, counted in one rack, leaf switch, PDU, job or driver version.
+    # The same, counted in one rack, leaf switch, PDU or reservation.
     common_cause_group_nodes: int = Field(default=6, ge=1, le=100_000)
 
     # The breaker opens, and no node is drained until a person closes it, when within its
@@ -109,6 +116,18 @@ class Limits(Section):
     # Whether idle nodes are probed, and how often.
     idle: IdleOptions = IdleOptions()
 
+    @field_validator("rules")
+    @classmethod
+    def _known_rules(cls, value: dict[str, Mode]) -> dict[str, Mode]:
+        _check_names(value)
+        return value
+
+    @field_validator("absence_rules")
+    @classmethod
+    def _known_absence_rules(cls, value: frozenset[str]) -> frozenset[str]:
+        _check_names(value)
+        return value
+
     def mode_of(self, rule: str, voice: str, daemon: Mode) -> Mode:
         """The mode that holds for ``rule``: the most careful of the daemon's and its own.
 
@@ -121,3 +140,13 @@ class Limits(Section):
     def share(self, nodes: int, share: float) -> int:
         """How many of ``nodes`` a share allows: rounded down, but never less than nodes_min."""
         return max(self.nodes_min, int(nodes * share))
+
+
+def _check_names(names: Iterable[str]) -> None:
+    """Raises ValueError for a rule that does not exist: what it was to hold back would act."""
+    unknown = sorted(set(names) - _NAMES)
+    if not unknown:
+        return
+    close = difflib.get_close_matches(unknown[0], _NAMES, n=1, cutoff=0.6)
+    hint = f'did you mean "{close[0]}"?' if close else "tocsin explain ID names a case's rule"
+    raise ValueError(f"there is no rule {unknown[0][:60]!r}; {hint}")
