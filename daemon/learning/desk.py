@@ -146,13 +146,18 @@ class Learning:
     # ---- each judgement ----------------------------------------------------------------
 
     def acting(self, judgement: Judgement) -> Judgement:
-        """The judgement without the risks of a model whose gate is off; those are kept here."""
-        if self.choice.model is None or self.choice.acts:
-            self._shadow = ()
-            return judgement
-        name = self.choice.name
-        self._shadow = tuple(one for one in judgement.risks if one.model == name)
-        return replace(judgement, risks=tuple(one for one in judgement.risks if one.model != name))
+        """The judgement without the risks of a model whose gate is off; those are kept here.
+
+        Only what may act passes: a model that was chosen, or left, while this was being judged has
+        scored by its own gate and not by that of the one that stands there now.
+        """
+        choice = self.choice  # the hand's thread may choose anew meanwhile
+        acting = {Rival.name} | ({choice.name} if choice.acts else set())
+        shadow = "" if choice.acts else choice.name
+        self._shadow = tuple(one for one in judgement.risks if one.model == shadow)
+        return replace(
+            judgement, risks=tuple(one for one in judgement.risks if one.model in acting)
+        )
 
     def record(self, situation: Situation, now_ns: int) -> None:
         """What the model in shadow would have drained, into the ledger. In the hand thread."""

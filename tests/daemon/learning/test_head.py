@@ -135,6 +135,26 @@ async def test_a_model_whose_gate_is_on_is_weighed_by_policy(start: Start, tmp_p
     assert head.adapter.nodes(["n3"])["n3"].drain
 
 
+async def test_a_model_promoted_meanwhile_lends_its_gate_to_no_other(
+    start: Start, tmp_path: Path
+) -> None:
+    """What was scored before a promotion, or before it was taken back, has the gate of its time."""
+    make_model(tmp_path / "models" / "learned-a")
+    make_model(tmp_path / "models" / "learned-b", "learned-b", gate="on")
+    Shelf(tmp_path / "models").promote("learned-a")
+    head = await start()
+    await load(head)
+    scored = await head.intake.in_turn(head.watch.judge, head.clock.now_ns(), {})
+    assert {one.model for one in scored.risks} == {"rival-1", "learned-a"}
+    await head.by_hand(head.learning.promote, "learned-b", "ann", "", head.clock.now_ns())
+    assert {one.model for one in head.learning.acting(scored).risks} == {"rival-1"}
+    await head.intake.in_turn(head.watch.use, head.learning.models)
+    scored = await head.intake.in_turn(head.watch.judge, head.clock.now_ns(), {})
+    assert "learned-b" in {one.model for one in head.learning.acting(scored).risks}
+    await head.by_hand(head.learning.rollback, "ann", head.clock.now_ns())
+    assert {one.model for one in head.learning.acting(scored).risks} == {"rival-1"}
+
+
 async def test_a_held_out_node_is_not_drained_for_its_risk(start: Start, tmp_path: Path) -> None:
     make_model(tmp_path / "models" / "learned-a", gate="on")
     Shelf(tmp_path / "models").promote("learned-a")
