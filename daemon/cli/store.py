@@ -112,6 +112,8 @@ def _stats(directory: Path, arguments: argparse.Namespace) -> int:
         f"roll-ups {size(found.rollup_bytes)}, spool {size(found.spool_bytes)}, "
         f"database {size(found.database_bytes)}, {found.events} events"
     )
+    if found.database_fault:
+        print(f"events are not counted: {found.database_fault}")
     if found.damaged_files:
         print(f"{found.damaged_files} damaged files are set aside in {directory}/damaged")
     rows: list[tuple[Any, ...]] = [

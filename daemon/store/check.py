@@ -7,6 +7,7 @@ deletes nothing that could still hold a row: what cannot be read goes to ``damag
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from daemon.frames import FrameReport, sync_directory
-from daemon.store.database import Database
+from daemon.store.database import Database, is_damage
 from daemon.store.embedded import Store, samples_from, take_lock
 from daemon.store.errors import StoreUnavailableError, unavailable
 from daemon.store.parts import Part, all_parts, read_part, remove, without_covered
@@ -29,6 +30,8 @@ from daemon.store.swap import free_name, mended_path, unfinished_path
 from daemon.store.tables import sort_once, tags_of, times_ns
 
 DATABASE_FILE = "tocsin.sqlite"
+# Who looks has too little of something; the file may be sound, and must not be set aside.
+_NOT_THE_FILES_FAULT = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES, errno.EPERM}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,7 @@ class StoreStats:
     database_bytes: int = 0
     damaged_files: int = 0
     events: int = 0
+    database_fault: str = ""
     measurements: list[MeasurementStats] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
@@ -108,7 +112,8 @@ def verify(directory: Path, deep: bool = True) -> Iterator[Finding]:
         try:
             database = Database(path, read_only=True)
         except StoreUnavailableError as error:
-            yield Finding(path, str(error), True)
+            # That it cannot be opened (whose it is, a limit) says nothing of what is in it.
+            yield Finding(path, str(error), is_damage(error))
             return
         for text in database.check():
             yield Finding(path, text, True)
@@ -150,6 +155,9 @@ def _verify_part(part: Part, deep: bool) -> Iterator[Finding]:
     except FileNotFoundError:
         return  # merged while we looked
     except (StoreUnavailableError, pa.ArrowException, OSError) as error:
+        cause = error.__cause__ or error
+        if isinstance(cause, MemoryError) or getattr(cause, "errno", None) in _NOT_THE_FILES_FAULT:
+            raise StoreUnavailableError(f"{part.path} cannot be looked at: {cause}") from error
         yield Finding(part.path, f"cannot be read: {str(error)[:200]}", True)
         return
     if table.num_rows == 0:
@@ -258,13 +266,11 @@ def stats(directory: Path) -> StoreStats:
     database = directory / DATABASE_FILE
     if database.exists():
         found.database_bytes = database.stat().st_size
-        opened = Database(database, read_only=True)
         try:
-            found.events = opened.query("SELECT count(*) FROM events")[0][0]
-        except (StoreUnavailableError, sqlite3.OperationalError):
-            found.events = 0
-        finally:
-            opened.close()
+            with contextlib.closing(Database(database, read_only=True)) as opened:
+                found.events = opened.query("SELECT count(*) FROM events")[0][0]
+        except (StoreUnavailableError, sqlite3.OperationalError) as error:
+            found.database_fault = str(error)
     return found
 
 

@@ -13,6 +13,7 @@ import contextlib
 import logging
 import sqlite3
 import threading
+import urllib.parse
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from daemon.store.swap import swap
 log = logging.getLogger("tocsin.store")
 
 BUSY_SECONDS = 10.0
+
+_DAMAGED = "the file is damaged"
 
 Row = sqlite3.Row
 Parameters = Sequence[Any] | dict[str, Any]
@@ -135,9 +138,10 @@ class Database:
     def _open(self) -> sqlite3.Connection:
         with _told(self.path):
             if self.read_only:
-                target = f"file:{Path(self.path).absolute()}?mode=ro"
-            else:
-                target = f"file:{self.path}" if self.path != ":memory:" else ":memory:"
+                return self._open_to_read()
+            target = ":memory:"
+            if str(self.path) != target:
+                target = f"file:{urllib.parse.quote(str(self.path))}"
             connection = sqlite3.connect(
                 target,
                 timeout=BUSY_SECONDS,
@@ -146,16 +150,48 @@ class Database:
                 uri=target.startswith("file:"),
             )
             connection.row_factory = sqlite3.Row
-            if not self.read_only:
-                # WAL wants shared memory, which two machines do not have.
-                mode = "WAL" if self._fence is None else "TRUNCATE"
-                connection.execute(f"PRAGMA journal_mode={mode}")
+            # WAL wants shared memory, which two machines do not have.
+            mode = "WAL" if self._fence is None else "TRUNCATE"
+            connection.execute(f"PRAGMA journal_mode={mode}")
             connection.execute("PRAGMA synchronous=FULL")
             connection.execute("PRAGMA foreign_keys=ON")
             connection.execute("PRAGMA wal_autocheckpoint=1000")
         with self._lock:
             self._all.append(connection)
         return connection
+
+    def _open_to_read(self) -> sqlite3.Connection:
+        """Also where nothing can be written: a full disk, a read-only one, a backup.
+
+        WAL needs a file for shared memory, which SQLite makes. Where it cannot, nobody else can
+        write either, and the file is read as it stands, without what is in the WAL alone.
+        """
+        name = f"file:{urllib.parse.quote(str(Path(self.path).absolute()))}"
+        for options in ("mode=ro", "mode=ro&immutable=1"):
+            connection = sqlite3.connect(
+                f"{name}?{options}",
+                timeout=BUSY_SECONDS,
+                isolation_level=None,
+                check_same_thread=False,
+                uri=True,
+            )
+            connection.row_factory = sqlite3.Row
+            try:
+                connection.execute("SELECT count(*) FROM sqlite_master")
+                break
+            except sqlite3.OperationalError as error:
+                connection.close()
+                # Where somebody holds a lock, somebody may write: then it is not as it stands.
+                if "immutable" in options or "locked" in str(error) or not Path(self.path).exists():
+                    raise
+        with self._lock:
+            self._all.append(connection)
+        return connection
+
+
+def is_damage(error: StoreUnavailableError) -> bool:
+    """Whether it says that the file itself is damaged."""
+    return _DAMAGED in str(error)
 
 
 @contextlib.contextmanager
@@ -173,9 +209,11 @@ def _told(path: Path | str) -> Iterator[None]:
         elif "readonly" in text or "read-only" in text:
             advice = "; the file or its file system is read-only"
         elif "malformed" in text or "not a database" in text:
-            advice = "; the file is damaged: run tocsin store repair"
+            advice = f"; {_DAMAGED}: run tocsin store repair"
         elif "unable to open" in text:
             advice = "; the directory must exist and belong to the user that tocsin runs as"
-        elif "locked" not in text and "disk I/O" not in text:
+        elif "disk I/O" in text:
+            advice = "; the disk is full or fails: look at df and the kernel log"
+        elif "locked" not in text:
             raise
         raise StoreUnavailableError(f"database {path}: {text}{advice}") from error
