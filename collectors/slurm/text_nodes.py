@@ -1,7 +1,8 @@
 """Reads ``scontrol show nodes`` as text, with or without ``-o`` and ``-d``.
 
 The text is ambiguous where people write free text (Reason, Comment, Extra): JSON is preferred
-wherever Slurm speaks it. Times stand in local time without a zone.
+wherever scontrol speaks it. ``clear`` tells whether a text can be read in one way only. Times stand
+in local time without a zone.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
+from functools import lru_cache
 
 from collectors.sample import Problem
 from collectors.slurm.hostlist import valid_name
@@ -26,12 +28,22 @@ from collectors.slurm.state import (
 
 # The fields whose values are free text. They stand behind all others, in this order.
 _FREE = re.compile(r" (Reason|Comment|Extra)=")
-_KEY = re.compile(r"(?:^| )([A-Z][A-Za-z0-9_]*)=")
+_LOOKED_AT = frozenset(
+    {
+        "NodeName", "State", "AllocTRES", "Gres", "GresUsed", "Partitions", "BootTime",
+        "SlurmdStartTime", "ReservationName", "ActiveFeatures", "NodeAddr", "Version", "NextState",
+        "CPUTot", "CPUAlloc", "Weight",
+    }
+)  # fmt: skip
 # What ends a reason: who set it and when.
-_SET_BY = re.compile(
+_STAMP = re.compile(
     r" \[([^\s@\[\]]*)@(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d|[A-Z][A-Za-z0-9:. -]{0,30})\]"
-    r"(?=$| (?:Comment|Extra|InstanceId|InstanceType|ReservationName|Reservation)=)"
 )
+_SET_BY = re.compile(
+    _STAMP.pattern
+    + r"(?=$| (?:Comment|Extra|InstanceId|InstanceType|ReservationName|Reservation)=)"
+)
+_TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)")
 _AFTER_FREE = re.compile(r" (InstanceId|InstanceType|ReservationName)=(\S*)")
 
 
@@ -48,6 +60,42 @@ def from_text(text: str, problems: list[Problem]) -> Nodes:
     if not found and not problems:
         problems.append(Problem("no node in this text", text[:200]))
     return nodes
+
+
+def clear(text: str) -> bool:
+    """Whether ``scontrol --oneliner show nodes`` of 22.05 can be read in one way only.
+
+    Not so where a text that people or nodes set holds what looks like a field, a line of its own or
+    the stamp behind a reason: then only JSON tells which is which.
+    """
+    names = set()
+    lines = [line for line in text.splitlines() if line.strip()]
+    for line in lines:
+        name = line[9 : line.find(" ", 9)]
+        if not line.startswith("NodeName=") or name in names:
+            return False
+        if line.count(" State=") != 1 or line.count(" CfgTRES=") != 1:
+            return False
+        names.add(name)
+        # The one text of a node's own: what its slurmd says of its kernel.
+        system = line[line.find(" OS=") + 4 : line.find(" RealMemory=")] if " OS=" in line else ""
+        if "=" in system:
+            return False
+        free = _FREE.search(line)
+        if free is not None and not _clear_tail(line[free.start() :]):
+            return False
+    return bool(lines)
+
+
+def _clear_tail(tail: str) -> bool:
+    """The same for what stands from the first free text on."""
+    reasons, comments = tail.count(" Reason="), tail.count(" Comment=")
+    stamps = len(_STAMP.findall(tail))
+    after = sum(tail.count(f" {word}=") for word in ("Extra", "ReservationName", "State"))
+    if reasons:
+        # A reason ends at its stamp; what follows it is the comment, or the reservation.
+        return (reasons, stamps) == (1, 1) and comments + after <= 1
+    return comments == 1 and stamps == 0 and after == 0
 
 
 def _records(text: str) -> Iterator[str]:
@@ -74,12 +122,12 @@ def _text_node(record: str, problems: list[Problem]) -> NodeState | None:
         return None
     if "State" not in fields:
         problems.append(Problem(f"node {name} has no state", record[:200]))
-    base, flags = read_state(words_of(fields.get("State", "")), name, problems)
+    base, flags = _state(fields.get("State", ""), name, problems)
     reason, user, time_ns, rest = _reason(tail)
     comment, extra = _comments(rest)
     after = dict(_AFTER_FREE.findall(rest))
     tres = re.search(r"(?:^|,)gres/gpu=(\d{1,6})", fields.get("AllocTRES", ""))
-    used = gpu_count(fields.get("GresUsed", ""))
+    used = _gpus(fields.get("GresUsed", ""))
     return NodeState(
         name=name,
         base=base,
@@ -87,15 +135,15 @@ def _text_node(record: str, problems: list[Problem]) -> NodeState | None:
         reason=text_of(reason),
         reason_user=user,
         reason_time_ns=time_ns,
-        partitions=names_of(fields.get("Partitions", "")),
-        gpus_configured=gpu_count(fields.get("Gres", "")),
+        partitions=_names(fields.get("Partitions", "")),
+        gpus_configured=_gpus(fields.get("Gres", "")),
         gpus_allocated=used or (int(tres[1]) if tres else 0),
         boot_time_ns=local_ns(fields.get("BootTime", "")),
         slurmd_start_time_ns=local_ns(fields.get("SlurmdStartTime", "")),
         comment=text_of(comment),
         extra=text_of(extra),
         reservation=after.get("ReservationName") or fields.get("ReservationName", ""),
-        features=names_of(fields.get("ActiveFeatures", "").replace("(null)", "")),
+        features=_names(fields.get("ActiveFeatures", "").replace("(null)", "")),
         address=fields.get("NodeAddr", ""),
         version=fields.get("Version", ""),
         next_state=fields.get("NextState", "")
@@ -108,13 +156,35 @@ def _text_node(record: str, problems: list[Problem]) -> NodeState | None:
 
 
 def _fields(plain: str) -> dict[str, str]:
-    """``Key=value`` pairs; a value (OS=Linux 6.1 #1 SMP) may hold blanks. The first one counts."""
+    """The fields that are looked at: none of them holds a blank. The first one counts."""
     fields: dict[str, str] = {}
-    matches = list(_KEY.finditer(plain))
-    for match, following in zip(matches, [*matches[1:], None], strict=True):
-        end = following.start() if following else len(plain)
-        fields.setdefault(match[1], plain[match.end() : end].strip())
+    for word in plain.split(" "):
+        key, _, value = word.partition("=")
+        if key in _LOOKED_AT and key not in fields:
+            fields[key] = value
     return fields
+
+
+# A fleet has few different words for these, and ten thousand nodes say them again and again.
+_gpus = lru_cache(4096)(gpu_count)
+
+
+@lru_cache(4096)
+def _names(text: str) -> tuple[str, ...]:
+    return names_of(text)
+
+
+@lru_cache(4096)
+def _known_state(text: str) -> tuple[str, frozenset[str]] | None:
+    """A state that is read without a problem."""
+    problems: list[Problem] = []
+    found = read_state(words_of(text), "", problems)
+    return None if problems else found
+
+
+def _state(text: str, name: str, problems: list[Problem]) -> tuple[str, frozenset[str]]:
+    known = _known_state(text)
+    return known if known is not None else read_state(words_of(text), name, problems)
 
 
 def _reason(tail: str) -> tuple[str, str, int, str]:
@@ -150,8 +220,19 @@ def _number(text: str) -> int:
 
 def local_ns(text: str) -> int:
     """Slurm's own time format, which is local time without a zone, as UTC ns; 0 for None."""
+    return _local_ns(text) if len(text) == 19 else 0
+
+
+@lru_cache(16_384)
+def _local_ns(text: str) -> int:
+    match = _TIME.fullmatch(text)
+    if match is None:
+        return 0
+    year, month, day, hour, minute, second = map(int, match.groups())
+    if not (0 < month < 13 and 0 < day < 32 and hour < 24 and minute < 60 and second < 62):
+        return 0
     try:
-        parts = time.strptime(text, "%Y-%m-%dT%H:%M:%S")
-        return max(0, int(time.mktime(parts))) * SECOND_NS
+        seconds = time.mktime((year, month, day, hour, minute, second, 0, 0, -1))
+        return max(0, int(seconds)) * SECOND_NS
     except (ValueError, OverflowError):
         return 0

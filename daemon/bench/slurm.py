@@ -192,6 +192,9 @@ def bench_slurm(folder: Path, nodes: int, drains: int) -> Iterator[Figure]:
                 "requests",
                 f"{REQUESTS_PER_GROUP_MOST:g}",
             )
+            # scontrol asks for the partitions with each look, whoever wants them or not.
+            every = cost.asked() / groups[name]
+            yield Figure(f"{name}: all requests a group, scontrol's own too", every, "requests")
     reads, loop = ("read nodes", "read jobs"), found["scontrol loop, drain"]
     for name in ("drain, one reason", "drain, a reason a node"):
         whole = sum(found[part].wall_seconds for part in (*reads, name))

@@ -34,7 +34,7 @@ def missing() -> str:
     return ""
 
 
-def wait_for(condition: Callable[[], object], what: str, timeout_seconds: float = 15.0) -> None:
+def wait_for(condition: Callable[[], object], what: str, timeout_seconds: float = 90.0) -> None:
     """Polls until ``condition`` holds; fails with ``what`` when it does not in time."""
     end = time.monotonic() + timeout_seconds
     while not condition():
