@@ -65,6 +65,18 @@ GPU_METRICS: tuple[Metric, ...] = (
     _state("throttle_hw_power_brake", "Slowed by the power brake signal of the server."),
     _state("throttle_sw_thermal", "Slowed by the driver for heat."),
     _state("throttle_sw_power_cap", "Slowed by the driver to keep the power limit."),
+    # What a flag looked at every ten seconds misses.
+    *(
+        _count(
+            f"throttle_{name}_seconds_total", f"Time {words}, since the driver was loaded.", 1e10
+        )
+        for name, words in (
+            ("hw_thermal", "slowed by hardware for heat"),
+            ("hw_power_brake", "slowed by the power brake signal"),
+            ("sw_thermal", "slowed by the driver for heat"),
+            ("sw_power_cap", "slowed by the driver to keep the power limit"),
+        )
+    ),
     _state(
         "recovery_action",
         "What the driver asks for: 0 nothing, 1 GPU reset, 2 node reboot, 3 drain peer-to-peer, "

@@ -109,6 +109,7 @@ class Nvml:
         self._inventory = Inventory(context.node, options.inventory_period_seconds)
         self._skips = Skips(options.skip_seconds, options.skip_most_seconds)
         self._full_at_ns: int | None = None
+        self._cut: set[int] = set()  # GPUs with MIG on, of which it was said
         self._ready_starts = 0  # which start of the worker has started the library
 
     def collect(self, now_ns: int) -> Batch:
@@ -199,6 +200,7 @@ class Nvml:
                 # Hidden from us (a device cgroup): not missing in the node.
                 hidden = hidden or f"gpu{index}: {ADVICE['4']}"
             problems += [Problem(f"gpu{index}: {one.problem}") for one in found]
+            problems += self._mig(index, values.get("mig_enabled"))
             if values:
                 samples.append(
                     sample(
@@ -223,6 +225,15 @@ class Nvml:
         fault = fault or hidden
         up = not hung and not hidden
         return Batch(NAME, tuple(spaced(samples)), tuple(problems), up, clip(fault))
+
+    def _mig(self, index: int, enabled: Value | None) -> list[Problem]:
+        """What is said once of a board that is cut into instances."""
+        if enabled == 0.0:
+            self._cut.discard(index)
+        if enabled != 1.0 or index in self._cut:
+            return []
+        self._cut.add(index)
+        return [Problem(f"gpu{index}: MIG is on: the board is scored, its instances are not")]
 
     def _xid(self, one: Mapping[str, int], boards: Mapping[int, Board], now_ns: int) -> Sample:
         index, code = one["index"], one["xid"]

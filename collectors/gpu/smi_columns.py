@@ -65,6 +65,15 @@ FIELD_COLUMNS: dict[str, tuple[str, str]] = {
             ("throttle_sw_power_cap", "sw_power_cap"),
         )
     },
+    **{
+        f"clocks_event_reasons_counters.{theirs}": (f"throttle_{ours}_seconds_total", "seconds")
+        for ours, theirs in (
+            ("hw_thermal", "hw_thermal_slowdown"),
+            ("hw_power_brake", "hw_power_brake_slowdown"),
+            ("sw_thermal", "sw_thermal_slowdown"),
+            ("sw_power_cap", "sw_power_cap"),
+        )
+    },
 }
 # Of two columns for one field, the one that is not here wins.
 SECOND_CHOICE = frozenset(

@@ -95,6 +95,18 @@ PLACES: dict[str, tuple[str, tuple[str, ...]]] = {
             ("throttle_sw_power_cap", "sw_power_cap"),
         )
     },
+    **{
+        f"throttle_{ours}_seconds_total": (
+            "seconds",
+            (f"clocks_event_reasons_counters/clocks_event_reasons_counters_{theirs}",),
+        )
+        for ours, theirs in (
+            ("hw_thermal", "hw_therm_slowdown"),
+            ("hw_power_brake", "hw_power_brake"),
+            ("sw_thermal", "sw_therm_slowdown"),
+            ("sw_power_cap", "sw_power_cap"),
+        )
+    },
 }
 
 # Memory errors are told in parts that add up; boards up to Volta tell a total as well.

@@ -22,6 +22,7 @@ UNITS: dict[str, dict[str, float]] = {
     "bytes": {"": 2**20, "MiB": 2**20, "KiB": 2**10, "GiB": 2**30, "B": 1, "MB": 2**20},
     "count": {"": 1, "bank(s)": 1, "banks": 1},
     "lanes": {"": 1, "x": 1},
+    "seconds": {"": 1e-6, "us": 1e-6},
     "plain": {"": 1},
 }
 

@@ -71,7 +71,8 @@ def test_every_field_of_the_gpu_table_is_read_in_our_units(source: Nvml, gpus: F
         "remap.failed = 1\nremap.histogram = 2555 2 1 1 1\npcie.replay = 7\npcie.width = 8\n"
         "pcie.gen = 1\necc.aggregate.corrected.dram = 11\necc.aggregate.uncorrected.sram = 2\n"
         "ecc.volatile.uncorrected.sram = 1\nnvlink.4.state = 0\nnvlink.4.replay = 991\n"
-        "nvlink.5.recovery = 3\nnvlink.*.crc_flit = 2\n"
+        "nvlink.5.recovery = 3\nnvlink.*.crc_flit = 2\nfield.74 = 91403239000\n"
+        "field.269 = 7000000000\nfield.270 = 118000\nfield.271 = 0\n"
     )
     fields = dict(by_gpu(source.collect(NOW_NS))["3"].fields)
     assert set(fields) == {metric.name for metric in GPU_METRICS}
@@ -113,6 +114,10 @@ def test_every_field_of_the_gpu_table_is_read_in_our_units(source: Nvml, gpus: F
         "throttle_hw_power_brake": 1,
         "throttle_sw_thermal": 1,
         "throttle_sw_power_cap": 1,
+        "throttle_sw_power_cap_seconds_total": 91.403239,
+        "throttle_sw_thermal_seconds_total": 7,
+        "throttle_hw_thermal_seconds_total": 0.000118,
+        "throttle_hw_power_brake_seconds_total": 0,
         "recovery_action": 2,
         "nvlink_links_active": 17,
         "nvlink_crc_errors_total": 36,
@@ -123,6 +128,18 @@ def test_every_field_of_the_gpu_table_is_read_in_our_units(source: Nvml, gpus: F
         "lost": 0,
     }
     assert fields == pytest.approx(expected)
+
+
+def test_a_board_that_is_cut_into_instances_is_scored_and_that_is_said_once(
+    source: Nvml, gpus: FakeGpus
+) -> None:
+    gpus.write("[gpu3]\nmig = 1\n")
+    batch = source.collect(NOW_NS)
+    words = "gpu3: MIG is on: the board is scored, its instances are not"
+    assert [one.problem for one in batch.problems] == [words]
+    assert by_gpu(batch)["3"].number("temperature_celsius") == 41.0
+    assert len(by_gpu(batch)) == 8
+    assert source.collect(NOW_NS + 61 * SECOND).problems == ()
 
 
 def test_gpus_carry_index_and_uuid(source: Nvml) -> None:

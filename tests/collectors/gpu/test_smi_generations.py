@@ -33,6 +33,10 @@ ROWS = {
 }
 ACTION = {"recovery_action"}
 SRAM = {"ecc_sram_threshold_exceeded"}
+SLOWED = {
+    f"throttle_{name}_seconds_total"
+    for name in ("hw_thermal", "hw_power_brake", "sw_thermal", "sw_power_cap")
+}
 ALL = {
     "temperature_celsius", "power_watts", "power_limit_watts", "sm_clock_hertz",
     "sm_clock_max_hertz", "memory_clock_hertz", "memory_used_bytes", "memory_total_bytes",
@@ -116,10 +120,16 @@ GENERATIONS: dict[str, tuple[str, set[str], list[str], list[Fields]]] = {
     ),
     "v12_570": (
         "570.195.03",
-        ALL | MEMORY_HEAT | ROWS | LOAD | MIG | ACTION | SRAM,
+        ALL | MEMORY_HEAT | ROWS | LOAD | MIG | ACTION | SRAM | SLOWED,
         [],
         [
-            {"power_watts": 612.44, "recovery_action": 0.0, "ecc_sram_threshold_exceeded": 0.0},
+            {
+                "power_watts": 612.44,
+                "recovery_action": 0.0,
+                "ecc_sram_threshold_exceeded": 0.0,
+                "throttle_sw_power_cap_seconds_total": 91.403239,
+                "throttle_hw_power_brake_seconds_total": 7e-6,
+            },
             {
                 "power_watts": 640.9,  # the average, as on all boards before
                 "temperature_celsius": 61.0,  # not how far it is from its limit
@@ -135,7 +145,7 @@ GENERATIONS: dict[str, tuple[str, set[str], list[str], list[Fields]]] = {
     ),
     "v13_595_gb200": (
         "595.58.03",
-        ALL | MEMORY_HEAT | ROWS | LOAD | MIG | ACTION | SRAM,
+        ALL | MEMORY_HEAT | ROWS | LOAD | MIG | ACTION | SRAM | SLOWED,
         [],
         [
             {"power_watts": 845.2, "power_limit_watts": 1200.0, "pcie_link_generation": 6.0},
