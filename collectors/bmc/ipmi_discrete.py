@@ -7,6 +7,7 @@ same listing, says "Presence detected".
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -56,7 +57,12 @@ def add(found: Readings, held: Iterable[Discrete]) -> None:
 
 
 def _family(one: Discrete) -> tuple[str, str]:
-    return one.node, _DIGITS.sub("#", one.name)
+    return one.node, _pattern(one.name)
+
+
+@functools.lru_cache(maxsize=16_384)
+def _pattern(name: str) -> str:
+    return _DIGITS.sub("#", name)
 
 
 def _bits(states: str) -> int | None:

@@ -22,7 +22,7 @@ from collectors.bmc.ipmi_records import (
     sensors_of,
 )
 from collectors.bmc.ipmi_tables import event_words, type_words
-from collectors.bmc.points import Reading, Readings, normal
+from collectors.bmc.points import Reading, Readings
 
 SENSOR_EVENT, CHASSIS, GROUP = 0x04, 0x00, 0x2C
 GET_READING, GET_CHASSIS, GET_POWER = 0x2D, 0x01, 0x02
@@ -169,19 +169,17 @@ def _take(
     if one.event_type != THRESHOLD_TYPE:
         held.append(_discrete(one, answer, node, off))
         return
-    kind = one.kind
     if off:
-        found.add(Reading(node, one.name, kind, present=False, part=one.entity))
+        found.add(Reading(node, one.name, one.kind, present=False, part=one.entity))
         return
     if one.unit is None:
         return
-    value = one.value(answer[0])
-    known = normal(value, one.unit) if value is not None else None
+    known = one.reading(answer[0])
     if known is None:
         found.problem("a reading that cannot be converted", one.name)
         return
     critical = bool(answer[2] & CRITICAL_BITS) if len(answer) > 2 else None
-    found.add(Reading(node, one.name, kind, known[1], critical, True, one.entity))
+    found.add(Reading(node, one.name, known[0], known[1], critical, True, one.entity))
 
 
 def _discrete(one: SensorRecord, answer: bytes, node: str, off: bool) -> Discrete:

@@ -6,7 +6,7 @@ import functools
 import math
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from collectors.bmc.ipmi_sel_entry import NS, Entry
 from collectors.bmc.ipmi_tables import UNIT, event_words, type_words
@@ -62,6 +62,9 @@ class SensorRecord:
     analog_format: int = 3
     linearization: int = 0
     factors: tuple[float, float, float] = (1.0, 0.0, 1.0)
+    _read: dict[int, tuple[str, float] | None] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     @property
     def kind(self) -> str:
@@ -72,6 +75,16 @@ class SensorRecord:
     def request(self) -> tuple[int, int, bytes, int]:
         """Network function, command, data and LUN of Get Sensor Reading (35.14)."""
         return 0x04, 0x2D, _ONE_BYTE[self.number], self.lun
+
+    def reading(self, raw: int) -> tuple[str, float] | None:
+        """Kind and value of a raw reading, as :func:`points.normal` gives them; worked out once."""
+        try:
+            return self._read[raw]
+        except KeyError:
+            value = self.value(raw)
+            known = None if value is None or self.unit is None else normal(value, self.unit)
+            self._read[raw] = known
+            return known
 
     def value(self, raw: int) -> float | None:
         """The reading in the sensor's unit, or None where the conversion has no result."""

@@ -7,6 +7,7 @@ specification, table 42-1 (thresholds and generic states), 42-2 and 42-3 (sensor
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 
@@ -230,6 +231,7 @@ def _state(kind: str, words: str) -> Meaning:
     return Meaning(kind, INFO)
 
 
+@functools.lru_cache(maxsize=4_096)
 def critical_states(sensor_type: str, states: str) -> bool:
     """Whether any of the asserted ``states`` (comma separated) is critical."""
     return any(
