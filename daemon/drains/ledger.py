@@ -15,15 +15,13 @@ from types import MappingProxyType
 from typing import Any
 
 from daemon.drains.ledger_schema import SCHEMA
-from daemon.policy.cases import ENDED, Case, LedgerView, State
+from daemon.policy.cases import CASE_KEEP_NS, ENDED, Case, LedgerView, State, called
 from daemon.policy.decisions import Action, Decision, Guard, Mode
 from daemon.store.database import Database
 
 SECOND_NS = 1_000_000_000
 SELF = "tocsin"
 DAY_NS = 86_400 * SECOND_NS
-# How long an ended case stays in the view: its cause may be seen again for a while.
-CASE_KEEP_NS = 30 * DAY_NS
 # The longest window that any limit looks at (flap_window_seconds, breaker_window_seconds).
 DRAINS_KEEP_NS = 366 * DAY_NS
 # A case that is still seen is stamped no more often than this.
@@ -154,14 +152,18 @@ class Ledger:
         return {row["node"]: row["user"] for row in rows}
 
     def find(self, prefix: str) -> Case:
-        """The case whose id is, or begins with, ``prefix``. Raises UnknownCaseError."""
+        """The case that ``prefix`` is, begins or names in a reason. Raises UnknownCaseError."""
         if not prefix or not all(c in "0123456789abcdef" for c in prefix):
             raise UnknownCaseError(f"{prefix!r} is no id: ids are hex digits, as reasons show them")
-        found = self._cases("id LIKE ? || '%' ORDER BY updated_ns DESC LIMIT 3", (prefix,))
+        found = self._cases(
+            "id >= ? AND id < ? ORDER BY updated_ns DESC LIMIT 100", (prefix, prefix + "g")
+        )
         if not found:
             raise UnknownCaseError(f"no case {prefix}")
         if len(found) > 1:
-            few = ", ".join(f"{case.id[:8]} on {case.node}" for case in found)
+            found = called(prefix, found) or found
+        if len(found) > 1:
+            few = ", ".join(f"{case.id[:8]} on {case.node}" for case in found[:3])
             raise UnknownCaseError(f"{prefix} may be {few}: give more digits")
         return found[0]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -92,6 +92,27 @@ class Case:
     def held(self) -> bool:
         """Whether it holds its node out of service."""
         return self.state in HELD
+
+
+# How long an ended case stays in the view: its cause may be seen again for a while.
+CASE_KEEP_NS = 30 * 86_400 * 1_000_000_000
+# What ``sinfo -R`` tells people to type; the case's name, one or more digits of its id, follows.
+TELLS_NAME = "tocsin explain "
+
+
+def called(name: str, cases: Sequence[Case]) -> list[Case]:
+    """Those of ``cases``, newest first, that people mean by ``name``, where ids begin alike.
+
+    A reason gives its case a name that no other case of its time has. One that was over for long
+    may have had the same; what is open, or newer, is meant.
+    """
+    named = [case for case in cases if case.reason.endswith(TELLS_NAME + name)]
+    open_ = (State.PROPOSED, State.APPROVED)
+    return [
+        case
+        for case in named
+        if case.held or case.state in open_ or named[0].updated_ns - case.updated_ns <= CASE_KEEP_NS
+    ]
 
 
 @dataclass(frozen=True, slots=True)
