@@ -8,10 +8,6 @@ from __future__ import annotations
 
 import re
 
-# Exit codes with which dcgmi diag ended its run and found something: DCGM_ST_NVVS_ERROR (-30),
-# DCGM_ST_NVVS_ISOLATE_ERROR (-51).
-FOUND_CODES = frozenset({226, 205})
-
 _WORDS: tuple[tuple[re.Pattern[str], str], ...] = (
     (
         re.compile(r"unable to establish a connection|Unable to connect to host engine", re.I),

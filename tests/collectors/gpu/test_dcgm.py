@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -363,6 +364,46 @@ def test_gpus_that_all_vanished_are_told_in_words(tool: RecordedTool, context: C
     tool.answer(DMON, "No data returned from the hostengine.\n", 242)
     with pytest.raises(SourceUnavailable, match="may all have vanished"):
         source(context).collect(NOW_NS)
+
+
+def failures() -> list[tuple[int, str]]:
+    with open(FOLDER / "errors.tsv", encoding="utf-8", newline="") as file:
+        rows = list(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE))[1:]
+    return [(int(code), text.replace("\\n", "\n")) for code, text, _ in rows]
+
+
+ENGINE = {
+    235: "the DCGM host engine does not answer",
+    242: "the DCGM host engine has no data",
+    227: "the DCGM host engine must run as root for these fields",
+    253: "health watches are off: enable them",
+}
+
+
+@pytest.mark.parametrize(("code", "text"), [row for row in failures() if row[0] in ENGINE])
+def test_what_the_host_engine_cannot_do_is_told_in_words_and_is_no_reading(
+    tool: RecordedTool, context: Context, code: int, text: str
+) -> None:
+    tool.answer(DMON, text, code)
+    with pytest.raises(SourceUnavailable, match=ENGINE[code]):
+        source(context).collect(NOW_NS)
+    # The same words where health should stand cost health only.
+    tool.answer(DMON, (FOLDER / "dmon_4.6.txt").read_text())
+    tool.answer("health -c -j", text, code)
+    batch = source(context).collect(NOW_NS)
+    assert batch.up
+    assert len(gpus(list(batch.samples))) == 4
+    assert any(ENGINE[code] in one.problem for one in batch.problems)
+    assert health_events(batch) == []
+
+
+@pytest.mark.parametrize("name", ["diag_r1_3.3.json", "diag_r1_4.json"])
+def test_a_diagnostic_that_found_a_fault_is_read_whatever_its_exit_code(name: str) -> None:
+    """226 and 205 are the codes of a finished run: what counts is its JSON."""
+    samples, problems = parse_diag((FOLDER / name).read_text(), NODE, NOW_NS)
+    assert problems == []
+    assert {one.tag("kind") for one in samples} == {"dcgm_diag"}
+    assert "summary" in {one.tag("code") for one in samples}
 
 
 def test_a_hung_host_engine_is_given_up_at_the_deadline(
