@@ -115,7 +115,8 @@ class Cbc:
         done = self._update(self._contexts[which], self._out_at, self._size_at, data, length)
         if done != 1 or self._size.value != length:
             raise NoCipher("OpenSSL could not run AES-128")
-        return ctypes.string_at(self._out_at, length)
+        # A slice takes a sixth of the time that ctypes.string_at takes; of characters it is bytes.
+        return self._out[:length]  # type: ignore[return-value]
 
     def close(self) -> None:
         """Frees the contexts. May be called twice."""
