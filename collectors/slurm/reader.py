@@ -248,6 +248,10 @@ class SlurmReader:
             raise trouble(result)
         nodes, problems = parse_nodes(result.stdout)
         if wanted is not None:
+            if not nodes and problems and not unknown:
+                # Nothing can be read in it: that is no word that these nodes do not exist.
+                words = "; ".join(problem.problem for problem in problems[:3])
+                raise SlurmTrouble(GARBAGE, f"{result.argv[0]} gives no nodes: {clip(words, 300)}")
             nodes = {name: node for name, node in nodes.items() if name in set(wanted)}
             problems = [
                 p for p in problems if "not found" not in p.line and "no node in" not in p.problem

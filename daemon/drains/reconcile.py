@@ -77,6 +77,8 @@ class Reconciler:
         for case in doubtful:
             node = fresh.get(case.node)
             name = f"the drain of {case.node}"
+            if node is None and case.node in nodes:
+                continue  # the two readings contradict each other: the next cycle tells
             if node is not None and is_ours(node, case):
                 same = run(name, self._agree, case, node, now_ns)
                 if same is not None and same.return_by and self._mode is not Mode.SHADOW:

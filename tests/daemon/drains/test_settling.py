@@ -213,3 +213,43 @@ def test_a_restart_in_shadow_writes_no_old_intent() -> None:
     new.cycle()
     assert slurm(new).writes_total == 0
     assert new.ledger.held() == []
+
+
+class Forgetful(SimulatedSlurm):
+    """Answers all nodes as they are, and none where it is asked for some by name."""
+
+    forgets = False
+
+    def nodes(self, names=None):  # type: ignore[no-untyped-def]
+        return {} if self.forgets and names is not None else super().nodes(names)
+
+
+@pytest.mark.parametrize("shown", ["drained", "nothing"])
+def test_a_node_that_one_of_two_readings_leaves_out_is_not_given_away(shown: str) -> None:
+    made = house()
+    slurm_ = Forgetful(cluster(4).values(), made.clock.now_ns)
+    made.adapter = slurm_
+    made.drains._hand.adapter = slurm_
+    made.facts = [lost("n3")]
+    made.cycle()
+    (case,) = made.ledger.held()
+    made.clock.pass_seconds(30)
+    older = {**slurm_.nodes(), "n3": idle("n3")} if shown == "nothing" else slurm_.nodes()
+    slurm_.forgets = True
+    made.cycle(older)
+    assert made.ledger.find(case.id).held, "the two readings contradict each other"
+    slurm_.forgets = False
+    made.cycle()
+    assert made.ledger.find(case.id).held
+    assert isinstance(made.drains.resume("n3", "ann", made.clock.pass_seconds(1)), tuple)
+
+
+def test_a_node_that_both_readings_leave_out_is_gone() -> None:
+    made = house()
+    made.facts = [lost("n3")]
+    made.cycle()
+    (case,) = made.ledger.held()
+    made.clock.pass_seconds(30)
+    del slurm(made)._nodes["n3"]
+    made.cycle()
+    assert made.ledger.find(case.id).state is State.FOREIGN
