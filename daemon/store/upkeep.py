@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
+from daemon.store.errors import StoreUnavailableError
 from daemon.store.events import BatchMarks, EventTable
 from daemon.store.merge import five_minutes, merge_parts
 from daemon.store.options import StoreOptions
@@ -35,6 +37,12 @@ log = logging.getLogger("tocsin.store")
 SETTLE_NS = 15 * 60 * 1_000_000_000
 # A day with more rows than this stays in hourly files: they are large enough.
 DAY_ROWS_LIMIT = 20_000_000
+# What is written into an hour or a day that is merged already may wait: one sender that writes a
+# row into each past hour must not have the whole history of all nodes written anew each time.
+_LARGE_ROWS = 1_000_000
+_LATE_SHARE = 0.05
+_LATE_WAIT_NS = 20 * 3600 * 1_000_000_000
+_LATE_PARTS = 8
 # So many days at most go for age in one turn: a clock that is a year ahead for a while must not
 # cost the whole history before somebody sets it right.
 AGED_DAYS_LIMIT = 3
@@ -123,8 +131,9 @@ class Upkeep:
     def _merge_one(self, measurement: str, now_ns: int, report: UpkeepReport) -> None:
         settled = [part for part in self._rolled(measurement) if part.end_ns + SETTLE_NS <= now_ns]
         for parts in _by(settled, lambda part: (part.day, part.hour)):
-            if len(parts) > 1 and parts[0].hour >= 0:
-                self._replace(parts, parts[0].hour)
+            due = late_parts(parts, now_ns)[1]
+            if len(due) > 1 and parts[0].hour >= 0:
+                self._replace(due, parts[0].hour)
                 report.hours_merged += 1
         self._merge_days(measurement, now_ns, report)
         self._roll_up(measurement, now_ns, report)
@@ -147,7 +156,7 @@ class Upkeep:
         for day in _by(parts, lambda part: (part.day, 0)):
             if all(part.hour < 0 for part in day) and len(day) == 1:
                 continue
-            if sum(pq.read_metadata(part.path).num_rows for part in day) > DAY_ROWS_LIMIT:
+            if sum(map(_rows, day)) > DAY_ROWS_LIMIT or late_parts(day, now_ns)[0]:
                 continue
             self._replace(day, -1)
             report.days_merged += 1
@@ -167,7 +176,12 @@ class Upkeep:
         ]
         have = {(part.day, part.first, part.last) for part in list_parts(self.rollup, measurement)}
         oldest_ns = now_ns - int(self.options.keep_rollup_days * DAY_NS)
-        for day in _by(parts, lambda part: (part.day, 0)):
+        for whole in _by(parts, lambda part: (part.day, 0)):
+            late: list[Part] = []
+            for hour in _by(whole, lambda part: (part.day, part.hour)):
+                late += late_parts(hour, now_ns)[0]
+            late += late_parts(whole, now_ns)[0]
+            day = [part for part in whole if part not in late]
             first, last = min(p.first for p in day), max(p.last for p in day)
             if (day[0].day, first, last) in have or day[0].end_ns < oldest_ns:
                 continue
@@ -227,6 +241,36 @@ class Upkeep:
         report.files_removed += len(parts)
         report.bytes_removed += sum(_size(part.path) for part in parts)
         remove(part.path for part in parts)
+
+
+def late_parts(parts: list[Part], now_ns: int) -> tuple[list[Part], list[Part]]:
+    """Of the files of one hour or day: those that may wait to be merged, and those to merge now.
+
+    A few rows beside a large file wait until they are many or some hours old; until then only
+    they themselves are merged, when they are many files. They must all be newer than the large
+    one: a merged file speaks for a range of segments, and may not pass for one that it has not.
+    """
+    hours = {part.hour for part in parts}
+    if len(parts) < 2 or (len(hours) > 1 and -1 not in hours):
+        return [], parts  # the hours of a day that is not merged yet are not late to each other
+    large = max(parts, key=_rows)
+    late = [part for part in parts if part is not large]
+    rows = _rows(large)
+    if rows < _LARGE_ROWS or sum(map(_rows, late)) > _LATE_SHARE * rows:
+        return [], parts
+    if (len(hours) > 1 and large.hour >= 0) or any(part.first <= large.last for part in late):
+        return [], parts
+    waited_ns = now_ns - large.path.stat().st_mtime_ns
+    if not 0 <= waited_ns < _LATE_WAIT_NS:  # or the clock was set
+        return [], parts
+    return late, late if len(late) > _LATE_PARTS else []
+
+
+def _rows(part: Part) -> int:
+    try:
+        return int(pq.read_metadata(part.path).num_rows)
+    except pa.ArrowException as error:
+        raise StoreUnavailableError(f"{part.path} cannot be read: {error}") from error
 
 
 def _by(parts: list[Part], key: Callable[[Part], tuple[int, int]]) -> Iterator[list[Part]]:

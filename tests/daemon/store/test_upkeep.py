@@ -1,3 +1,4 @@
+import os
 import random
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -269,3 +270,135 @@ def test_a_damaged_file_keeps_no_other_from_being_merged_nor_old_days_from_going
     victim.unlink()
     store.upkeep(DAY0_NS + 96 * DAY_NS + HOUR_NS)
     assert store.counts.unreadable == ""
+
+
+def late_store(store: Store, monkeypatch: pytest.MonkeyPatch, count: int, step_ns: int) -> int:
+    """A merged file of ``count`` rows that is an hour old; the time now."""
+    monkeypatch.setattr("daemon.store.upkeep._LARGE_ROWS", count)
+    store.append(
+        sample("gpu", DAY0_NS + n * step_ns, {"power_watts": float(n)}, node=f"n{n % 7}", gpu="0")
+        for n in range(count)
+    )
+    store.commit()
+    roll(store)
+    now_ns = DAY0_NS + 2 * DAY_NS
+    store.upkeep(now_ns)
+    for part in all_parts(store.parquet_directory):
+        os.utime(part.path, ns=(now_ns - HOUR_NS, now_ns - HOUR_NS))
+    return now_ns
+
+
+def a_late_row(store: Store, number: int) -> None:
+    put(store, DAY0_NS + 30 * 10**9 + number, node="late", power_watts=float(number))
+    roll(store)
+
+
+@pytest.mark.parametrize("limit", [10, 20_000_000])  # a day in hourly files, and in one
+def test_a_few_late_rows_do_not_have_all_rows_of_all_nodes_written_anew(
+    store: Store, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    monkeypatch.setattr("daemon.store.upkeep.DAY_ROWS_LIMIT", limit)
+    now_ns = late_store(store, monkeypatch, 200, 10**9)
+    (large,) = all_parts(store.parquet_directory)
+    assert (large.hour < 0) == (limit > 200)
+    (rolled,) = all_parts(store.rollup_directory)
+    for number in range(10):
+        a_late_row(store, number)
+        before = rows(store)
+        report = store.upkeep(now_ns)
+        assert large.path.exists()
+        assert rolled.path.exists(), "the roll-up waits with them"
+        assert report.rollups_written == report.days_merged == 0
+        assert rows(store) == before
+        assert len(before) == 201 + number
+        assert len(list(all_parts(store.parquet_directory))) <= 10
+    # When they have waited long enough everything is one again.
+    later_ns = now_ns + DAY_NS
+    store.upkeep(later_ns)
+    assert len(list(all_parts(store.parquet_directory))) == 1
+    assert rows(store) == before
+    table = store.read_rollup("gpu", 0, 2**62, {"node": "late"}, ["power_watts"])
+    assert table.column("readings").to_pylist() == [10.0]
+
+
+def test_many_late_rows_are_merged_at_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ns = late_store(store, monkeypatch, 200, 10**9)
+    for number in range(11):
+        a_late_row(store, number)
+    store.upkeep(now_ns)
+    assert len(list(all_parts(store.parquet_directory))) == 1
+    assert len(rows(store)) == 211
+
+
+def test_what_is_older_than_the_large_file_is_never_merged_without_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file for segments 1 to 3 would pass for one that has all of segment 2."""
+    monkeypatch.setattr("daemon.store.upkeep._LARGE_ROWS", 200)
+    monkeypatch.setattr("daemon.store.upkeep._LATE_PARTS", 0)
+    a_late_row(store, 0)
+    store.append(
+        sample("gpu", DAY0_NS + n * 10**9, {"power_watts": 1.0}, node=f"n{n % 7}", gpu="0")
+        for n in range(200)
+    )
+    store.commit()
+    roll(store)
+    a_late_row(store, 1)
+    now_ns = DAY0_NS + DAY_NS // 2
+    for part in all_parts(store.parquet_directory):
+        os.utime(part.path, ns=(now_ns, now_ns))
+    before = rows(store)
+    assert len(before) == 202
+    store.upkeep(now_ns)
+    assert rows(store) == before
+
+
+def test_hours_of_a_new_day_are_not_late_to_each_other(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("daemon.store.upkeep._LARGE_ROWS", 50)
+    now_ns = DAY0_NS + 2 * DAY_NS
+    for count, hour in ((200, 0), (1, 1), (1, 2)):
+        for n in range(count):
+            put(store, DAY0_NS + hour * HOUR_NS + n * 10**9, power_watts=1.0)
+        roll(store)
+    for part in all_parts(store.parquet_directory):
+        os.utime(part.path, ns=(now_ns, now_ns))
+    store.upkeep(now_ns)
+    assert names(store) == ["day"]
+    table = store.read_rollup("gpu", 0, 2**62, None, ["power_watts"])
+    assert sum(table.column("readings").to_pylist()) == 202
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_late_rows_in_any_order_with_restarts_are_all_there_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr("daemon.store.upkeep._LARGE_ROWS", 30)
+    monkeypatch.setattr("daemon.store.upkeep._LATE_PARTS", 2)
+    rng = random.Random(seed)
+    options = StoreOptions(directory=tmp_path, reserve_bytes=0)
+    expected: set[tuple[int, str]] = set()
+    opened = Store(tmp_path, options, now_ns=lambda: DAY0_NS)
+    for turn in range(15):
+        for _ in range(rng.randrange(1, 3)):
+            count = rng.choice((1, 1, 2, 40))
+            start_ns = DAY0_NS + rng.randrange(3) * HOUR_NS + rng.randrange(10**12)
+            for n in range(count):
+                put(opened, start_ns + n, node=f"n{turn}", power_watts=1.0)
+                expected.add((start_ns + n, f"n{turn}"))
+            if rng.random() < 0.8:
+                roll(opened)
+        now_ns = DAY0_NS + rng.choice((HOUR_NS * 4, 2 * DAY_NS))
+        for part in all_parts(opened.parquet_directory):
+            if rng.random() < 0.5:
+                os.utime(part.path, ns=(now_ns, now_ns))
+        opened.upkeep(now_ns)
+        if rng.random() < 0.2:
+            opened.close()
+            opened = Store(tmp_path, options, now_ns=lambda: DAY0_NS)
+        assert {(row["time_ns"], row["node"]) for row in rows(opened)} == expected
+    opened.upkeep(DAY0_NS + 30 * DAY_NS)
+    found = rows(opened)
+    assert len(found) == len(expected)
+    opened.close()
