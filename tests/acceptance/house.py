@@ -140,7 +140,7 @@ silence_settle_seconds = 1
         """Starts the head; with ``wait``, returns once its socket answers."""
         self._start("head", ["run", "--config", str(self.config)], {})
         if wait:
-            wait_for(self.answers, "the head answers", 30)
+            wait_for(self.answers, "the head answers")
 
     def start_agent(self, node: str) -> None:
         """Starts the agent of ``node``."""

@@ -28,9 +28,9 @@ def start(build_house: Callable[..., House], policy: str) -> House:
     house.config.write_text(text.replace("[page]\n", f'[page]\nlogins_file = "{logins}"\n'))
     house.start_head()
     house.start_agent("n3")
-    wait_for(lambda: house.status()["agents_heard"] >= 1, "the agent is heard", 60)
+    wait_for(lambda: house.status()["agents_heard"] >= 1, "the agent is heard")
     house.kernel_says("n3", XID79)
-    wait_for(lambda: _guard(house, "n3") == "approval", "the drain waits", 25)
+    wait_for(lambda: _guard(house, "n3") == "approval", "the drain waits")
     return house
 
 
@@ -67,7 +67,7 @@ def test_two_people_drain_a_node_one_by_the_command_line_and_one_at_the_page(
     assert not drained(house.cluster, "n3")
     status, said = at_the_page(house, case)
     assert status == 200, said
-    wait_for(lambda: drained(house.cluster, "n3"), "n3 is drained after the second yes", 15)
+    wait_for(lambda: drained(house.cluster, "n3"), "n3 is drained after the second yes")
     told = house.tocsin("explain", case[:6]).stdout
     assert "(by daemon (as root))" in told
     assert "(by page:ann)" in told
@@ -86,8 +86,8 @@ def test_a_proposal_expires_is_made_again_and_an_old_yes_counts_no_more(
     def expired() -> bool:
         return "expire: nobody answered" in house.tocsin("explain", case[:6]).stdout
 
-    wait_for(expired, "the proposal expires", 30)
-    wait_for(lambda: house.status()["approvals_waiting"] == 1, "it is made again", 15)
+    wait_for(expired, "the proposal expires")
+    wait_for(lambda: house.status()["approvals_waiting"] == 1, "it is made again")
     done = house.tocsin("approve", case[:6], login="daemon")
     assert "another person's is needed too" in done.stdout, done.stdout + done.stderr
     assert not drained(house.cluster, "n3")

@@ -19,7 +19,7 @@ HOUR_NS = 3600 * 10**9
 def test_a_resume_soon_after_a_clean_restart_of_slurmctld_is_a_persons(house: House) -> None:
     slurm = house.cluster
     house.kernel_says("n3", XID79)
-    wait_for(lambda: drained(slurm, "n3"), "n3 is drained", 15)
+    wait_for(lambda: drained(slurm, "n3"), "n3 is drained")
     time.sleep(3)  # the ledger has stamped it; it is stamped again a minute later only
     slurm.stop_controller()
     slurm.start_controller()

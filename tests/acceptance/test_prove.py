@@ -33,9 +33,9 @@ def start(
     house = build_house(policy=PROOF.format(when=when, name=name, command=command, more=more))
     house.start_head()
     house.start_agent("n3")
-    wait_for(lambda: house.status()["agents_heard"] >= 1, "the agent is heard", 60)
+    wait_for(lambda: house.status()["agents_heard"] >= 1, "the agent is heard")
     house.kernel_says("n3", XID79)
-    wait_for(lambda: drained(house.cluster, "n3"), "n3 is drained", 45)
+    wait_for(lambda: drained(house.cluster, "n3"), "n3 is drained")
     return house
 
 
@@ -48,7 +48,7 @@ def ask(house: House) -> None:
         except HeadRefused:
             return False
 
-    wait_for(taken, "the word is taken", 30)
+    wait_for(taken, "the word is taken")
 
 
 def test_a_node_that_passes_is_back_and_explained(build_house: Callable[..., House]) -> None:
@@ -61,8 +61,8 @@ def test_a_node_that_passes_is_back_and_explained(build_house: Callable[..., Hou
     assert "only a node that it drained is tested" in done.stderr
     done = house.tocsin("prove", "n3")
     assert done.returncode == 0, done.stderr
-    wait_for(lambda: not house.node("n3")["reason"], "n3 is back", 60)
-    wait_for(lambda: house.node("n3")["owner"] == "", "nobody holds it", 10)
+    wait_for(lambda: not house.node("n3")["reason"], "n3 is back")
+    wait_for(lambda: house.node("n3")["owner"] == "", "nobody holds it")
     told = house.tocsin("explain", case).stdout
     assert "asked by root: it is back in service" in told
     assert "proof gemm_flops = " in told
@@ -74,7 +74,7 @@ def test_a_node_that_passes_is_back_and_explained(build_house: Callable[..., Hou
 def test_a_node_that_fails_stays_with_its_ticket(build_house: Callable[..., House]) -> None:
     house = start(build_house, "asked", "disk", "/bin/false")
     ask(house)
-    wait_for(lambda: "proof failed" in house.cluster.reason("n3"), "it has failed", 60)
+    wait_for(lambda: "proof failed" in house.cluster.reason("n3"), "it has failed")
     assert drained(house.cluster, "n3")
 
     def told() -> str:

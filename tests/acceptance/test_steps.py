@@ -30,7 +30,7 @@ def start(build_house: Callable[..., House]) -> House:
     house = build_house(mode="act", policy=POLICY)
     house.start_head()
     house.start_agent("n3")
-    wait_for(lambda: house.status()["agents_heard"] >= 1, "the agent is heard", 60)
+    wait_for(lambda: house.status()["agents_heard"] >= 1, "the agent is heard")
     return house
 
 
@@ -39,19 +39,19 @@ def test_a_drained_node_is_rebooted_stays_drained_and_once_back_is_taken_last(
 ) -> None:
     house = start(build_house)
     house.kernel_says("n3", XID79)
-    wait_for(lambda: drained(house.cluster, "n3"), "n3 is drained", 25)
+    wait_for(lambda: drained(house.cluster, "n3"), "n3 is drained")
     case = house.decisions("n3")[0]["id"][:6]
 
     def told(words: str) -> bool:
         return words in house.tocsin("explain", case).stdout
 
-    wait_for(lambda: told("reboot_done: it is back"), "n3 was rebooted", 60)
+    wait_for(lambda: told("reboot_done: it is back"), "n3 was rebooted")
     assert drained(house.cluster, "n3")
     assert weight(house, "n3") == 1, "a drained node needs no soft step"
     done = house.tocsin("resume", "n3")
     assert done.returncode == 0, done.stderr
     # It failed once: by its history it is likelier than others to fail again.
-    wait_for(lambda: weight(house, "n3") == 1001, "n3 is taken last", 40)
+    wait_for(lambda: weight(house, "n3") == 1001, "n3 is taken last")
     assert [weight(house, node) for node in ("n1", "n2", "n4")] == [1, 1, 1]
     assert "soft_weight: weight 1 -> 1001: risk" in house.tocsin("explain", "n3").stdout
     assert not drained(house.cluster, "n3")

@@ -51,12 +51,12 @@ class Pair:
         self.house.start_head()
         self.house.start_agent("n2")
         self.house.start_agent("n3")
-        wait_for(lambda: self.house.status()["agents_heard"] == 2, "both are heard", 60)
+        wait_for(lambda: self.house.status()["agents_heard"] == 2, "both are heard")
         self.start_second()
 
     def start_second(self) -> None:
         self.house._start("second", ["run", "--config", str(self.config)], {})
-        wait_for(lambda: self.role("second"), "the second head answers", 60)
+        wait_for(lambda: self.role("second"), "the second head answers")
 
     def status(self, name: str) -> dict[str, Any]:
         try:
@@ -91,22 +91,22 @@ def test_the_other_head_takes_over_from_one_that_was_killed(pair: Pair) -> None:
     assert word.returncode == 1
     assert "this head stands by" in word.stderr
     house.kernel_says("n3", XID79)
-    wait_for(lambda: drained(slurm, "n3"), "n3 is drained", 45)
+    wait_for(lambda: drained(slurm, "n3"), "n3 is drained")
     reason = slurm.reason("n3")
 
     house.kill("head")
     begun = time.monotonic()
-    wait_for(lambda: pair.role("second") == "acts", "the second head acts", 60)
+    wait_for(lambda: pair.role("second") == "acts", "the second head acts")
     assert time.monotonic() - begun > SECONDS * 0.5, "the lease was not waited for"
     house.kernel_says("n2", XID79)
-    wait_for(lambda: drained(slurm, "n2"), "n2 is drained by the second head", 45)
+    wait_for(lambda: drained(slurm, "n2"), "n2 is drained by the second head")
     assert slurm.reason("n3") == reason
     done = house.tocsin("resume", "n3", "--socket", str(pair.sockets["second"]))
     assert done.returncode == 0, done.stderr
     assert not drained(slurm, "n3")
 
     house.start_head(wait=False)
-    wait_for(lambda: pair.role("head") == "stands by", "the first head stands by", 60)
+    wait_for(lambda: pair.role("head") == "stands by", "the first head stands by")
     assert pair.role("second") == "acts"
 
 
@@ -128,12 +128,12 @@ def test_a_frozen_head_that_wakes_up_writes_nothing_and_ends(pair: Pair) -> None
     house, slurm = pair.house, pair.house.cluster
     house.kill("head", signal.SIGSTOP)
     with asks_to_drain(pair, "n1"):
-        wait_for(lambda: pair.role("second") == "acts", "the second head acts", 60)
+        wait_for(lambda: pair.role("second") == "acts", "the second head acts")
         house.kernel_says("n2", XID79)
-        wait_for(lambda: drained(slurm, "n2"), "n2 is drained by the second head", 45)
+        wait_for(lambda: drained(slurm, "n2"), "n2 is drained by the second head")
         before = slurm.log_size()
         house.kill("head", signal.SIGCONT)
-        wait_for(lambda: pair.ended("head") is not None, "the stale head ends", 40)
+        wait_for(lambda: pair.ended("head") is not None, "the stale head ends")
     assert pair.ended("head") == LOST_EXIT_CODE
     assert any(one.get("event") == "lease_lost" for one in house.words("head"))
     time.sleep(2)
@@ -152,7 +152,7 @@ def test_without_the_shared_folder_nobody_acts(pair: Pair) -> None:
     house, slurm = pair.house, pair.house.cluster
     away = Path(f"{pair.lease}.away")
     pair.lease.rename(away)
-    wait_for(lambda: pair.ended("head") is not None, "the head without a lease ends", 40)
+    wait_for(lambda: pair.ended("head") is not None, "the head without a lease ends")
     assert pair.ended("head") == LOST_EXIT_CODE
     assert pair.role("second") == "stands by"
     assert "cannot be read" in pair.status("second")["role_text"]
@@ -162,6 +162,6 @@ def test_without_the_shared_folder_nobody_acts(pair: Pair) -> None:
     assert pair.role("second") == "stands by", "a folder that is gone is no free lease"
     assert slurm.updates_since(before) == []
     away.rename(pair.lease)
-    wait_for(lambda: pair.role("second") == "acts", "the second head acts", 60)
-    wait_for(lambda: drained(slurm, "n2"), "n2 is drained, once", 45)
+    wait_for(lambda: pair.role("second") == "acts", "the second head acts")
+    wait_for(lambda: drained(slurm, "n2"), "n2 is drained, once")
     assert len([line for line in slurm.updates_since(before) if "reason set" in line]) == 1

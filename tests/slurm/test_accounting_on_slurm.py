@@ -75,7 +75,7 @@ def accounted(slurm_start: Callable[..., Cluster], tmp_path: Path) -> Iterator[C
                     stderr=subprocess.DEVNULL,
                 )
             )
-            wait_for(functools.partial(_listens, at), f"{command[0]} listens", 40)
+            wait_for(functools.partial(_listens, at), f"{command[0]} listens")
         with cluster.conf.open("a") as file:
             file.write(
                 "\nAccountingStorageType=accounting_storage/slurmdbd\n"
@@ -103,7 +103,7 @@ def test_nodes_that_died_under_their_jobs_are_labels_requeued_or_not(
     accounted: Cluster, tmp_path: Path
 ) -> None:
     slurm = accounted
-    wait_for(lambda: {slurm.words(n) for n in slurm.nodes} == {frozenset({"IDLE"})}, "idle", 30)
+    wait_for(lambda: {slurm.words(n) for n in slurm.nodes} == {frozenset({"IDLE"})}, "idle")
     time.sleep(1)
     slurm.start_job("n1", "--requeue")
     slurm.start_job("n2", "--no-requeue")
@@ -111,7 +111,7 @@ def test_nodes_that_died_under_their_jobs_are_labels_requeued_or_not(
     begun_ns = time.time_ns()
     for node in ("n1", "n2"):
         slurm.node("kill-node", node)
-        wait_for(lambda name=node: "DOWN" in slurm.words(name), f"{node} is down", 40)  # type: ignore[misc]
+        wait_for(lambda name=node: "DOWN" in slurm.words(name), f"{node} is down")  # type: ignore[misc]
     past = Past(Accounting(Options()), Database(tmp_path / "db.sqlite"), days=30.0)
     kept: list[Sample] = []
 
@@ -122,7 +122,7 @@ def test_nodes_that_died_under_their_jobs_are_labels_requeued_or_not(
         asyncio.run(mine(past, keep, time.time_ns()))
         return len(kept) >= 2
 
-    wait_for(mined, "accounting tells it", 30)
+    wait_for(mined, "accounting tells it")
     asyncio.run(mine(past, keep, time.time_ns()))
     miner = LabelMiner()
     for one in sorted(kept, key=lambda one: one.time_ns):

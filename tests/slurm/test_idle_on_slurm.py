@@ -48,7 +48,7 @@ class House:
             self.cycle()
             return condition()
 
-        wait_for(reached, what, 40)
+        wait_for(reached, what)
 
     def open(self) -> list[str]:
         return [one.node for one in self.prober.records.open()]

@@ -254,7 +254,7 @@ class Course(RuleBasedStateMachine):
     def teardown(self) -> None:
         for node in tuple(self.dead):
             self._start(node)
-        wait_for(self._settled, "every node has registered", 40)
+        wait_for(self._settled, "every node has registered")
         for _ in range(3):
             self._turn()
         ledger = self.house.ledger

@@ -120,7 +120,7 @@ def test_a_node_that_the_scheduler_plans_for_a_job_is_drained_like_an_idle_one(
 ) -> None:
     job = odd.start_job("n1", "-t", "5")
     large = odd.submit("-N2", "--exclusive", "-w", "n1,n2", "-t", "5")
-    wait_for(lambda: "PLANNED" in odd.words("n2"), "n2 is planned", 30)
+    wait_for(lambda: "PLANNED" in odd.words("n2"), "n2 is planned")
     assert "PLANNED" in house.adapter.nodes()["n2"].flags
     house.facts = [lost("n2", onset_ns=time.time_ns())]
     assert guards(house) == {"n2": None}

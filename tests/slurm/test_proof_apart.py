@@ -51,7 +51,7 @@ def test_a_job_that_waits_in_a_users_reservation_of_the_node_waits_for_the_proof
         seen.add((made.ledger.find(case.id).state.value, state))
         return made.ledger.find(case.id).state is State.RETURNED
 
-    wait_for(returned, "the node to be back", 60)
+    wait_for(returned, "the node to be back")
     assert ("testing", "PENDING") in seen
     assert ("testing", "RUNNING") not in seen
     # slurmctld looks at waiting jobs once a minute, and at new ones at once.

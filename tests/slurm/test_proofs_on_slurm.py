@@ -56,7 +56,7 @@ def until(made: House, case: Case, *states: State) -> None:
         made.cycle()
         return made.ledger.find(case.id).state in states
 
-    wait_for(reached, f"{case.node} to be {states}", 40)
+    wait_for(reached, f"{case.node} to be {states}")
 
 
 def reservations(slurm: Cluster) -> str:
@@ -100,7 +100,7 @@ def test_a_node_that_fails_stays_drained_and_says_why(slurm: Cluster) -> None:
 def test_without_automatic_return_a_passed_node_waits_for_a_person(slurm: Cluster) -> None:
     made = house(proof(returns="person", probes={"true": Probe(command=("/bin/true",))}))
     case = drained(made, "n2")
-    wait_for(lambda: made.cycle() and "proof passed" in slurm.reason("n2"), "the proof", 40)
+    wait_for(lambda: made.cycle() and "proof passed" in slurm.reason("n2"), "the proof")
     assert made.ledger.find(case.id).state in (State.DRAINED, State.TESTING)
     assert "DRAIN" in slurm.words("n2")
 
@@ -108,7 +108,7 @@ def test_without_automatic_return_a_passed_node_waits_for_a_person(slurm: Cluste
 def test_a_person_who_drains_a_node_under_proof_keeps_it(slurm: Cluster) -> None:
     made = house(proof(probes={"slow": Probe(command=("/bin/sleep", "60"))}))
     case = drained(made, "n1")
-    wait_for(lambda: made.cycle() and "DRAIN" not in slurm.words("n1"), "the undrain", 20)
+    wait_for(lambda: made.cycle() and "DRAIN" not in slurm.words("n1"), "the undrain")
     slurm.drain("n1", "ann: it is mine")
     until(made, case, State.FOREIGN)
     assert slurm.reason("n1") == "ann: it is mine"
@@ -118,7 +118,7 @@ def test_a_person_who_drains_a_node_under_proof_keeps_it(slurm: Cluster) -> None
 def test_a_reservation_that_somebody_deletes_ends_the_proof_with_a_drain(slurm: Cluster) -> None:
     made = house(proof(probes={"slow": Probe(command=("/bin/sleep", "60"))}))
     case = drained(made, "n1")
-    wait_for(lambda: made.cycle() and "DRAIN" not in slurm.words("n1"), "the undrain", 20)
+    wait_for(lambda: made.cycle() and "DRAIN" not in slurm.words("n1"), "the undrain")
     # Slurm lets nobody delete a reservation while a job stands in it.
     slurm.run("scancel", *slurm.jobs())
     name = f"reservationname=tocsin_{case.id[:8]}"
@@ -129,7 +129,7 @@ def test_a_reservation_that_somebody_deletes_ends_the_proof_with_a_drain(slurm: 
         ),
         "the reservation to be gone",
     )
-    wait_for(lambda: made.cycle() and "DRAIN" in slurm.words("n1"), "the drain", 20)
+    wait_for(lambda: made.cycle() and "DRAIN" in slurm.words("n1"), "the drain")
     until(made, case, State.DRAINED)
     assert "its reservation is gone" in slurm.reason("n1")
 

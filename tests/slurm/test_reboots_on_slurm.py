@@ -41,7 +41,7 @@ class World:
             self.cycle()
             return any(one.verb == verb for one in self.house.ledger.audit(node=node))
 
-        wait_for(said, f"{verb} of {node}", 40)
+        wait_for(said, f"{verb} of {node}")
 
 
 def reboots(slurm: Cluster) -> int:
@@ -67,8 +67,14 @@ def test_our_drain_outlives_the_reboot_and_is_ours_to_lift(slurm_start) -> None:
     assert case is not None
     assert case.state is State.DRAINED
     assert slurm.reason("n1") == f"{case.reason} : reboot issued"
-    world.house.drains.resume("n1", "ann", time.time_ns())
-    wait_for(lambda: slurm.words("n1") == {"IDLE"}, "n1 to be in service")
+    came = world.house.drains.resume("n1", "ann", time.time_ns())
+    assert came.node == "n1", "a refusal would have been raised, with its reason"
+    told = [(one.verb, one.text) for one in world.house.ledger.audit(node="n1")]
+    # The node answers its controller some moments after it was taken back.
+    wait_for(
+        lambda: slurm.words("n1") == {"IDLE"}, f"n1 to be in service: {told}",
+        seen=lambda: slurm.show()["n1"],
+    )  # fmt: skip
 
 
 def test_shadow_reboots_nothing_by_slurmctlds_own_log(slurm_start) -> None:  # type: ignore[no-untyped-def]

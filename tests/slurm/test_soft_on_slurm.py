@@ -161,7 +161,7 @@ def test_a_restart_forgets_the_weight_and_gets_it_again_and_a_reconfigure_is_a_p
     with pytest.raises(SlurmUnavailable):
         made.cycle(0.6)
     slurm.start_controller()
-    wait_for(lambda: slurm.words("n1") == {"IDLE"}, "n1 to be back", 30)
+    wait_for(lambda: slurm.words("n1") == {"IDLE"}, "n1 to be back")
     assert tools.shown("n1") == PLAIN
     assert made.cycle(0.6) == [SoftState.STANDING]
     assert tools.shown("n1").weight == 1001  # type: ignore[union-attr]

@@ -34,12 +34,23 @@ def missing() -> str:
     return ""
 
 
-def wait_for(condition: Callable[[], object], what: str, timeout_seconds: float = 90.0) -> None:
-    """Polls until ``condition`` holds; fails with ``what`` when it does not in time."""
+def wait_for(
+    condition: Callable[[], object],
+    what: str,
+    timeout_seconds: float = 90.0,
+    *,
+    seen: Callable[[], object] | None = None,
+) -> None:
+    """Polls until ``condition`` holds; fails with ``what`` when it does not in time.
+
+    ``seen``: what is there instead, for the words of the failure. The time is generous: on a busy
+    machine slurmctld takes seconds for what takes milliseconds on a quiet one.
+    """
     end = time.monotonic() + timeout_seconds
     while not condition():
         if time.monotonic() > end:
-            raise AssertionError(f"not within {timeout_seconds:g} s: {what}")
+            instead = f"; there is {seen()!r}" if seen is not None else ""
+            raise AssertionError(f"not within {timeout_seconds:g} s: {what}{instead}")
         time.sleep(0.02)
 
 
