@@ -51,7 +51,7 @@ SLOW_FIELDS: dict[int, tuple[str, float]] = {
     29: ("retired_pages_single_total", 1),
     30: ("retired_pages_double_total", 1),
     31: ("retired_pages_pending", 1),
-    # Nanoseconds; 74 since 384, the others since 560.
+    # Nanoseconds; the last three are of newer drivers (nvidia-smi prints them since 575).
     74: ("throttle_sw_power_cap_seconds_total", 1e-9),
     269: ("throttle_sw_thermal_seconds_total", 1e-9),
     270: ("throttle_hw_thermal_seconds_total", 1e-9),
