@@ -14,6 +14,8 @@ from collectors.bmc.points import Reading, Readings, number
 from collectors.sample import Problem, Sample
 
 DCMI_SENSOR = "DCMI Power"
+# What one BMC says in a few lines; a longer text is another tool's.
+LINES_LIMIT = 10_000
 
 _PAIR = re.compile(r"\s*(?P<key>[A-Za-z][A-Za-z0-9 /_-]{1,60}?)(?: is)?\s*: ?(?P<value>.*?)\s*\Z")
 _WATTS = re.compile(r"(?P<value>\S+)\s+[Ww]atts\Z")
@@ -35,7 +37,10 @@ _CHASSIS: dict[str, str] = {
 def _pairs(found: Readings, text: str | bytes) -> dict[str, str]:
     """Keys in lower case and values of ``text``; what is neither becomes a problem."""
     pairs: dict[str, str] = {}
-    for line in lines(text):
+    for place, line in enumerate(lines(text)):
+        if place >= LINES_LIMIT:
+            found.problem(f"more than {LINES_LIMIT} lines: the rest is left out", "")
+            break
         if not line.strip():
             continue
         hit = _PAIR.match(line)

@@ -125,6 +125,14 @@ def test_past_a_bound_nothing_more_is_kept_and_that_is_told(
     assert any("left out" in one.problem and str(LOWERED) in one.problem for one in problems)
 
 
+@pytest.mark.parametrize("name", ["ipmitool-dcmi", "ipmi-dcmi", "ipmitool-chassis"])
+def test_what_one_bmc_says_in_a_few_lines_is_not_looked_for_without_end(name: str) -> None:
+    short = len(PARSERS[name](others(name, SMALL_BYTES), "n1", NOW_NS)[0])
+    samples, problems = PARSERS[name](others(name, 40 * SMALL_BYTES), "n1", NOW_NS)
+    assert len(samples) == short
+    assert any("lines: the rest is left out" in one.problem for one in problems)
+
+
 def test_many_sensors_of_one_name_each_get_their_own() -> None:
     found = Readings()
     for place in range(3):
