@@ -21,6 +21,7 @@ reads: statements other than SELECT (without INTO), SHOW and EXPLAIN are refused
 answer."""
 
 _READS = ("SELECT", "SHOW", "EXPLAIN")
+_BETWEEN_SLASHES = re.compile(r"/((?:\\.|[^/\\])*)/", re.S)
 _QUOTED = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\"""")
 
 
@@ -46,7 +47,12 @@ def run(arguments: argparse.Namespace, verb: str) -> int:
     from daemon.store.influx import query_influxql
 
     statement = arguments.statement.strip()
-    if not all(map(_only_reads, _statements(statement))):
+    try:
+        reads = all(map(_only_reads, bare_statements(statement)))
+    except ValueError as error:
+        print(f"tocsin: {error}", file=sys.stderr)
+        return 2
+    if not reads:
         print("tocsin: only SELECT, SHOW and EXPLAIN; to change the server use its own tool",
               file=sys.stderr)  # fmt: skip
         return 2
@@ -82,27 +88,39 @@ def run(arguments: argparse.Namespace, verb: str) -> int:
     return 1 if faults else 0
 
 
-def _only_reads(statement: str) -> bool:
-    bare = _QUOTED.sub(" ", statement).upper()
-    return bare.startswith(_READS) and re.search(r"\bINTO\b", bare) is None
+def _only_reads(bare: str) -> bool:
+    return bare.upper().startswith(_READS) and re.search(r"\bINTO\b", bare.upper()) is None
 
 
-def _statements(text: str) -> list[str]:
-    """The statements of a query; a semicolon in quotes separates nothing."""
-    parts, quote, escaped = [""], "", False
-    for character in text:
-        if escaped:
-            escaped = False
-        elif character == "\\":
-            escaped = True
-        elif quote:
-            quote = "" if character == quote else quote
-        elif character in "'\"":
-            quote = character
-        elif character == ";":
-            parts.append("")
+def bare_statements(text: str) -> list[str]:
+    """The statements of a query without what stands in quotes (a semicolon there ends nothing).
+
+    Raises ValueError where one cannot be sure what is in quotes: a comment, or a quote between two
+    slashes, which may be a regular expression or two divisions.
+
+    >>> bare_statements("SELECT a FROM b WHERE c = '; drop'; SHOW SERVERS")
+    ['SELECT a FROM b WHERE c =', 'SHOW SERVERS']
+    """
+    parts, place = [""], 0
+    while place < len(text):
+        if text.startswith(("--", "/*"), place):
+            raise ValueError("leave comments out of the query")
+        character = text[place]
+        quoted = _QUOTED.match(text, place)
+        if quoted:
+            parts[-1] += " "
+            place = quoted.end()
             continue
-        parts[-1] += character
+        if character in "'\"":
+            raise ValueError("a quote is not closed")
+        between = _BETWEEN_SLASHES.match(text, place)
+        if between and ("'" in between[1] or '"' in between[1]):
+            raise ValueError("ask without quotes between two slashes")
+        if character == ";":
+            parts.append("")
+        else:
+            parts[-1] += character
+        place += 1
     return [part.strip() for part in parts if part.strip()] or [""]
 
 

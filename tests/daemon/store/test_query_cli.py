@@ -59,3 +59,40 @@ def test_a_server_that_is_away_is_said_in_words(
     assert "http://127.0.0.1:9 does not answer" in capsys.readouterr().err
     assert main(["query", "--config", config(tmp_path, ""), "SHOW SERVERS"]) == 2
     assert "no InfluxDB is configured" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        "SELECT a /* ' */ INTO copied FROM asked /* ' */",
+        "SELECT a FROM asked WHERE b =~ /'/; DROP DATABASE asked; SELECT a FROM c WHERE b =~ /'/",
+        "SELECT a FROM asked -- '\n; DROP DATABASE asked -- '",
+        "SELECT a FROM asked WHERE b = 'x; DROP DATABASE asked",
+        'SELECT a FROM /"/; DROP DATABASE asked; SELECT a FROM /"/',
+    ],
+)
+def test_nothing_that_changes_can_be_hidden(
+    tmp_path: Path, influx1: Influx1, capsys: pytest.CaptureFixture[str], hidden: str
+) -> None:
+    influx1.create("asked")
+    influx1.write("asked", f'asked a=1,b="x" {START_NS}'.encode())
+    assert main(["query", "--config", config(tmp_path, influx1.url), hidden]) == 2
+    assert capsys.readouterr().err.startswith("tocsin: ")
+    names = influx1.query("asked", "SHOW MEASUREMENTS")["results"][0]["series"][0]["values"]
+    assert ["asked"] in names
+    assert ["copied"] not in names
+
+
+def test_slashes_are_divisions_and_regular_expressions_all_the_same(
+    tmp_path: Path, influx1: Influx1, capsys: pytest.CaptureFixture[str]
+) -> None:
+    influx1.create("slashes")
+    influx1.write("slashes", f"gpu,node=n1 a=3 {START_NS}".encode())
+    file = tmp_path / "tocsin.toml"
+    file.write_text(f'[influxdb]\nurl = "{influx1.url}"\nbucket = "slashes"\n')
+    for question in (
+        "SELECT a / 2 FROM gpu WHERE node = 'n1'",
+        "SELECT a FROM /gp./ WHERE node =~ /^n[0-9]$/",
+    ):
+        assert main(["query", "--config", str(file), question]) == 0, capsys.readouterr().err
+    assert "1.5" in capsys.readouterr().out
