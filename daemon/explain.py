@@ -130,7 +130,11 @@ def _sentences(case: Case, told: Decision | None, inputs: Mapping[str, Any]) -> 
     if told is not None and told.advice:
         yield f"To do: {told.advice}."
     if case.voice in ("risk", "history") and told is not None:
-        yield f"Probability of failure {told.probability:.3f}, a {case.voice} and no certainty."
+        within = by_horizon((inputs.get("said") or {}).get("outlook") or {})
+        yield (
+            f"Probability of failure {told.probability:.3f}, a {case.voice} and no certainty."
+            + (f" Within {within}." if within else "")
+        )
     if told is not None and told.guard is not None:
         yield f"Guard {told.guard.value} said no: {told.guard_text}."
     elif told is not None and told.action is Action.DRAIN:
@@ -177,6 +181,15 @@ def _signals(case: Case, inputs: Mapping[str, Any]) -> Iterable[SignalView]:
                 "slurm_age_seconds": limits.get("slurm_age_seconds_max"),
             }[name]
             yield SignalView(name, float(value), limit, None, _INPUT_WORDS[name])
+
+
+def by_horizon(outlook: Mapping[str, float]) -> str:
+    """The risk within each horizon.
+
+    >>> by_horizon({"1h": 0.01, "24h": 0.2, "7d": 0.4})
+    '1h: 0.0100, 24h: 0.2000, 7d: 0.4000'
+    """
+    return ", ".join(f"{name}: {probability:.4f}" for name, probability in outlook.items())
 
 
 _INPUT_WORDS = {

@@ -18,7 +18,7 @@ from daemon import __version__
 from daemon.clock import NANOSECONDS
 from daemon.drains.ledger import UnknownCaseError
 from daemon.drains.ticket import COUNTERS, newest_counters, with_ticket
-from daemon.explain import decision_view, of_case, of_node, timeline
+from daemon.explain import by_horizon, decision_view, of_case, of_node, timeline
 from daemon.head import Head
 from daemon.latest import GpuNow, NodeNow
 from daemon.nodeview import node_view
@@ -48,6 +48,7 @@ from daemon.schema import metric_of
 from daemon.series import series_of
 from daemon.slurm.history import in_words, of_ledger
 from daemon.store.merge import ROLLUP_NS
+from models.horizons import by_label
 from models.voices import Fact, Risk
 
 Result = TypeVar("Result")
@@ -353,7 +354,8 @@ class HeadEyes(OperatorWords):
         )
         if risk is not None:
             words.append(
-                f"Its risk is {risk:.4f}; a drain is proposed from {limit:g} on, "
+                f"Its risk is {risk:.4f}{self._within(name)}; "
+                f"a drain is proposed from {limit:g} on, "
                 f"in {head.config.policy.risk_mode.value} mode."
             )
         heard_ns = _heard_ns(head, name)
@@ -366,6 +368,11 @@ class HeadEyes(OperatorWords):
         if node.drain or node.reason:
             words.append(f"Slurm shows {node.words}, reason {node.reason!r}: not tocsin's word.")
         return words
+
+    def _within(self, name: str) -> str:
+        whole = self._head.risk_of.get(name, {}).get("")
+        told = by_horizon(by_label(whole.outlook)) if whole is not None else ""
+        return f" ({told})" if told else ""
 
     def _timeline(self, name: str) -> Any:
         head = self._head

@@ -22,6 +22,8 @@ SOURCE_METRICS: tuple[Metric, ...] = (
 RISK_METRICS: tuple[Metric, ...] = (
     Metric("risk", "probability", "gauge", "that the component fails within the horizon", 0, 1),
     Metric("risk", "horizon_seconds", "gauge", "the horizon", 0),
+    Metric("risk", "probability_1h", "gauge", "that it fails within an hour", 0, 1),
+    Metric("risk", "probability_7d", "gauge", "that it fails within a week", 0, 1),
     Metric("risk", "model", "text", "the model that said so"),
     Metric("risk", "device", "text", "the part that is at risk, gpu3; empty for the node"),
 )

@@ -10,6 +10,7 @@ from daemon.latest import NodeNow
 from daemon.page.view import NodeView
 from daemon.policy.cases import Case
 from daemon.policy.decisions import Action, Decision, Guard
+from models.horizons import by_label
 from models.voices import Fact, Remedy, Risk
 
 # A GPU is late after so many of its own intervals: sites read at their own pace.
@@ -55,6 +56,7 @@ def node_view(
             if now is not None and now.heard_ns
             else None
         ),
+        outlook=by_label(whole.outlook) if whole is not None else {},
     )
 
 

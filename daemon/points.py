@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from collectors.sample import Sample, clip, sample
-from daemon.policy.candidates import combined, node_risks
+from daemon.policy.candidates import ahead, combined, node_risks
 from daemon.policy.decisions import Decision
+from models.horizons import label
 from models.voices import Entity, Risk
 from models.watch import Judgement
 
@@ -45,7 +46,12 @@ def risks_by_node(risks: Iterable[Risk]) -> dict[str, dict[str, Risk]]:
     found: dict[str, dict[str, Risk]] = {}
     for (node, _), held in node_risks(risks).items():
         devices = found.setdefault(node, {})
-        whole = replace(held[0], entity=Entity("node", node), probability=combined(held))
+        whole = replace(
+            held[0],
+            entity=Entity("node", node),
+            probability=combined(held),
+            outlook=ahead(held),
+        )
         for risk in (*held, whole):
             device = risk.entity.device
             if device or risk is whole:
@@ -83,6 +89,7 @@ def risk_samples(judgement: Judgement) -> list[Sample]:
             {
                 "probability": float(risk.probability),
                 "horizon_seconds": float(risk.horizon_seconds),
+                **_beside(risk),
                 "model": risk.model,
                 "device": risk.entity.device,
             },
@@ -91,3 +98,12 @@ def risk_samples(judgement: Judgement) -> list[Sample]:
         )
         highest[key] = (risk.probability, point)
     return [point for _, point in highest.values()]
+
+
+def _beside(risk: Risk) -> dict[str, float]:
+    """The horizons beside the model's own, ``{"probability_1h": 0.01, "probability_7d": 0.4}``."""
+    return {
+        f"probability_{label(seconds)}": float(probability)
+        for seconds, probability in risk.outlook
+        if seconds != risk.horizon_seconds
+    }

@@ -18,9 +18,9 @@ import sklearn
 import skops.io
 
 from models.features import features
-from models.learned import KindModel, LearnedRisk
+from models.learned import Horizon, KindModel, LearnedRisk
 
-FORMAT = 2  # 2: trees by cause of failure
+FORMAT = 3  # 3: trees by horizon and cause of failure
 MODEL_LIMIT_BYTES = 256 * 2**20
 
 # By name and not by package: whatever some module of scikit-learn or numpy holds, a download or
@@ -44,7 +44,11 @@ def save(model: LearnedRisk, directory: Path) -> None:
     """Writes the model. ``model.facts`` goes into the manifest as it is (JSON data)."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "model.skops"
-    skops.io.dump({kind: one.trees for kind, one in model.kinds.items()}, path)
+    trees = {
+        kind: {_key(seconds): dict(part.trees) for seconds, part in one.horizons.items()}
+        for kind, one in model.kinds.items()
+    }
+    skops.io.dump(trees, path)
     manifest = {
         "format": FORMAT,
         "name": model.name,
@@ -54,8 +58,15 @@ def save(model: LearnedRisk, directory: Path) -> None:
         "kinds": {
             kind: {
                 "names": list(one.names),
-                "calibration": list(one.calibration),
-                "base_rate": one.base_rate,
+                # One model each, by its horizon in seconds.
+                "horizons": {
+                    _key(seconds): {
+                        "causes": list(part.trees),
+                        "calibration": list(part.calibration),
+                        "base_rate": part.base_rate,
+                    }
+                    for seconds, part in one.horizons.items()
+                },
                 # JSON knows no NaN
                 "typical": [None if np.isnan(value) else float(value) for value in one.typical],
             }
@@ -72,10 +83,9 @@ def load(directory: Path) -> LearnedRisk:
         manifest = json.loads((directory / "manifest.json").read_text())
         path = directory / "model.skops"
         _check(manifest, path)
-        kinds = _kinds(manifest, _trees(path))
-        return LearnedRisk(
-            float(manifest["horizon_seconds"]), kinds, str(manifest["name"]), manifest["facts"]
-        )
+        own_seconds = float(manifest["horizon_seconds"])
+        kinds = _kinds(manifest, _trees(path), own_seconds)
+        return LearnedRisk(own_seconds, kinds, str(manifest["name"]), manifest["facts"])
     except OSError as error:
         raise ModelRefused(f"{directory}: {error.strerror or error}") from error
     except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
@@ -117,15 +127,25 @@ def _trees(path: Path) -> dict[str, Any]:
     return trees
 
 
-def _kinds(manifest: dict[str, Any], trees: dict[str, Any]) -> dict[str, KindModel]:
+def _kinds(
+    manifest: dict[str, Any], trees: dict[str, Any], own_seconds: float
+) -> dict[str, KindModel]:
     kinds = {}
     for kind, one in manifest["kinds"].items():
-        a, b, c = (float(value) for value in one["calibration"])
+        horizons = {}
+        for key, part in one["horizons"].items():
+            a, b, c = (float(value) for value in part["calibration"])
+            grown = {cause: trees[kind][key][cause] for cause in part["causes"]}
+            horizons[float(key)] = Horizon(grown, (a, b, c), float(part["base_rate"]))
+        if own_seconds not in horizons:
+            raise KeyError(f"{kind} within {own_seconds:g} s")
         typical = np.array([np.nan if v is None else float(v) for v in one["typical"]])
-        kinds[kind] = KindModel(
-            kind, tuple(one["names"]), trees[kind], (a, b, c), float(one["base_rate"]), typical
-        )
+        kinds[kind] = KindModel(kind, tuple(one["names"]), own_seconds, horizons, typical)
     return kinds
+
+
+def _key(seconds: float) -> str:
+    return f"{seconds:g}"
 
 
 def _hash(path: Path) -> str:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from models.causes import CAUSES, cause_of
+from models.causes import CAUSES, KINDS, cause_of
 from models.features import FeatureEngine, FeatureFrame
 from models.features.arrays import Floats, Times
 from models.labels import LabelMiner, Labels
+from models.looks import Examples, Looks
 from models.telemetry import Telemetry
 from models.voices import Entity
 
@@ -18,6 +20,9 @@ SECOND_NS = 1_000_000_000
 STEP_NS = 1800 * SECOND_NS
 # A failure that comes sooner than this cannot be acted on; it is neither good nor bad.
 LEAST_LEAD_NS = 900 * SECOND_NS
+# Looks before a failure that comes soon are taken so often: every two hours would miss most.
+FINE_STEP_NS = 1800 * SECOND_NS
+MOST_FINER = 4
 WARM_UP_NS = 86_400 * SECOND_NS  # the first day has no history to judge by
 
 Progress = Callable[[float], None]
@@ -26,10 +31,14 @@ Progress = Callable[[float], None]
 def frames(
     telemetry: Telemetry,
     step_ns: int = STEP_NS,
-    kinds: tuple[str, ...] = ("gpu", "node"),
+    kinds: tuple[str, ...] = KINDS,
     progress: Progress | None = None,
+    wanted: Callable[[int], bool] | None = None,
 ) -> Iterator[tuple[int, FeatureFrame]]:
-    """(time, features) every ``step_ns``, from one pass over the directory."""
+    """(time, features) every ``step_ns``, from one pass over the directory.
+
+    ``wanted`` says of a time whether it is looked at; None: of each.
+    """
     engine = FeatureEngine()
     first_ns, last_ns = telemetry.span_ns()
     for end_ns, chunks in telemetry.windows(step_ns):
@@ -42,7 +51,8 @@ def frames(
                 )
         if progress:
             progress((end_ns - first_ns) / max(1, last_ns - first_ns))
-        yield end_ns, engine.frame(end_ns, kinds)
+        if wanted is None or wanted(end_ns):
+            yield end_ns, engine.frame(end_ns, kinds)
 
 
 def mined(telemetry: Telemetry) -> Labels:
@@ -68,47 +78,6 @@ def nodes_of(telemetry: Telemetry, measurement: str) -> set[str]:
     return {name for tags in chunk.tags for name in [dict(tags).get("node", "")] if name}
 
 
-@dataclass(frozen=True)
-class Examples:
-    """Training examples of one kind: ``x`` [n, names], ``y`` [n], ``weight`` [n].
-
-    ``weight`` undoes the down-sampling of quiet times: it is 1 for a positive and
-    1 / (share kept) for a negative, so that weighted rates are true rates. ``onsets_ns`` [n]
-    is the failure that a positive foretells, 0 for a negative: many examples tell of one.
-    ``causes`` [n] is that failure's cause as its place in CAUSES[kind], -1 for a negative.
-    """
-
-    kind: str
-    names: tuple[str, ...]
-    x: Floats
-    y: Floats
-    weight: Floats
-    times_ns: Times
-    nodes: tuple[str, ...]
-    onsets_ns: Times
-    causes: Times
-
-    def failures(self, cause: int | None = None) -> int:
-        """How many different failures the positives foretell, of one cause or of all."""
-        chosen = (self.y > 0) & ((self.causes == cause) if cause is not None else True)
-        rows = np.flatnonzero(chosen).tolist()
-        return len({(self.nodes[row], int(self.onsets_ns[row])) for row in rows})
-
-    def part(self, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Examples:
-        """The examples where ``chosen`` is true."""
-        return Examples(
-            self.kind,
-            self.names,
-            self.x[chosen],
-            self.y[chosen],
-            self.weight[chosen],
-            self.times_ns[chosen],
-            tuple(node for node, yes in zip(self.nodes, chosen.tolist(), strict=True) if yes),
-            self.onsets_ns[chosen],
-            self.causes[chosen],
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class _Kept:
     """What was kept of one kind in one frame."""
@@ -116,39 +85,68 @@ class _Kept:
     x: Floats
     onsets_ns: Times
     causes: Times
-    weight: Floats
+    lots: Floats
     now_ns: int
     nodes: list[str]
+    fine: bool
 
 
 class Sampler:
-    """Marks each entity of a frame and keeps positives and some negatives."""
+    """Marks each entity of a frame and keeps those about to fail and some others.
+
+    ``horizons_ns``, the shortest first: kept is what foretells within the longest. All parts are
+    looked at every ``step_ns``; where that is too seldom for the shortest, :meth:`wanted` asks
+    for looks in between.
+    """
 
     def __init__(
         self,
         labels: Labels,
-        horizon_ns: int,
-        negatives_share: float,
+        horizons_ns: Sequence[int],
+        share: float,
         seed: int,
         until_ns: int | None = None,
+        step_ns: int = STEP_NS,
     ) -> None:
         self.labels = labels
-        self.horizon_ns = horizon_ns
-        self.share = negatives_share
+        self.shortest_ns, self.longest_ns = horizons_ns[0], horizons_ns[-1]
+        self.share = share
         self.until_ns = until_ns  # a label may not look past this time
+        self.step_ns = step_ns
+        self.finer = 1
+        if 2 * step_ns > self.shortest_ns:
+            self.finer = min(max(1, step_ns // FINE_STEP_NS), MOST_FINER)
+        while step_ns % self.finer:
+            self.finer -= 1
         self.rng = np.random.default_rng([seed, 17])
         self.spans = {node: np.array(spans) for node, spans in labels.spans().items()}
         self.node_onsets = labels.node_onsets()
-        self.onsets = {kind: labels.onsets(kind) for kind in ("gpu", "node")}
-        self._cause_of = {
-            (one.entity, one.onset_ns): CAUSES[one.entity.kind].index(
-                cause_of(one.entity.kind, one.cause)
-            )
-            for one in labels.failures
-            if one.entity.kind in CAUSES
-        }
+        self.onsets = {kind: labels.onsets(kind) for kind in KINDS}
+        self.onsets["node"] = labels.onsets_of_nodes()
+        self.any_onset = np.array(sorted(one.onset_ns for one in labels.failures), np.int64)
+        self._cause_of: dict[tuple[Entity, int], int] = {}
+        for one in labels.failures:
+            entities = {one.entity} if one.entity.kind in CAUSES else set()
+            if one.entity.kind != "gpu":
+                entities.add(Entity("node", one.entity.node))
+            for entity in entities:
+                cause = cause_of(entity.kind, one.cause)
+                self._cause_of[entity, one.onset_ns] = CAUSES[entity.kind].index(cause)
         self._kept: dict[str, list[_Kept]] = {}
         self._names: dict[str, tuple[str, ...]] = {}
+
+    def is_fine(self, now_ns: int) -> bool:
+        """Whether ``now_ns`` lies between two looks at all parts."""
+        return now_ns % self.step_ns != 0
+
+    def wanted(self, now_ns: int) -> bool:
+        """Whether to look at ``now_ns`` at all."""
+        if not self.is_fine(now_ns):
+            return True
+        low, high = np.searchsorted(
+            self.any_onset, [now_ns + LEAST_LEAD_NS, now_ns + self.shortest_ns], side="right"
+        )
+        return bool(low < high)
 
     def usable(self, node: str, now_ns: int) -> bool:
         """Whether the node is in service at ``now_ns`` and no failure is about to strike."""
@@ -163,82 +161,96 @@ class Sampler:
 
     def add(self, now_ns: int, frame: FeatureFrame) -> None:
         """Looks at one frame. The end of the history, where the future is unknown, is left out."""
-        if self.until_ns is not None and now_ns + self.horizon_ns > self.until_ns:
+        if self.until_ns is not None and now_ns + self.shortest_ns > self.until_ns:
             return
+        fine = self.is_fine(now_ns)
+        ahead_ns = self.shortest_ns if fine else self.longest_ns
+        good: dict[str, bool] = {}
         for kind, part in frame.kinds.items():
             if kind not in self.onsets:
                 continue
             self._names[kind] = part.names
             count = len(part.entities)
             foretold = np.zeros(count, np.int64)  # onset of the failure that comes, or 0
-            place = {entity: row for row, entity in enumerate(part.entities)}
-            for row, onset_ns in self._about_to_fail(kind, now_ns, place):
-                foretold[row] = onset_ns
-            positive = foretold > 0
+            coming = dict(self._about_to_fail(kind, now_ns, ahead_ns))
+            for row, entity in enumerate(part.entities) if coming else ():
+                foretold[row] = coming.get(entity, 0)
             # Other parts of a node that is about to fail are censored: the node goes with it.
-            bad_node = np.array([not self.usable(node, now_ns) for node in part.nodes], bool)
-            chosen = positive | (self.rng.random(count) < self.share)
-            chosen &= ~bad_node[part.node_rows]
-            rows = np.flatnonzero(chosen)
+            for node in part.nodes:
+                if node not in good:
+                    good[node] = self.usable(node, now_ns)
+            usable = np.array([good[node] for node in part.nodes], bool)[part.node_rows]
+            lots = np.ones(count) if fine else self.rng.random(count)
+            rows = np.flatnonzero(((foretold > 0) | (lots < self.share)) & usable)
             if len(rows):
-                weight = np.where(positive[rows], 1.0, 1.0 / self.share)
                 some = [part.entities[row] for row in rows.tolist()]
                 onsets = foretold[rows]
                 pairs = zip(some, onsets.tolist(), strict=True)
                 causes = np.array([self._cause_of.get(one, -1) for one in pairs], np.int64)
                 nodes = [entity.node for entity in some]
                 self._kept.setdefault(kind, []).append(
-                    _Kept(part.values[rows], onsets, causes, weight, now_ns, nodes)
+                    _Kept(part.values[rows], onsets, causes, lots[rows], now_ns, nodes, fine)
                 )
 
-    def _about_to_fail(
-        self, kind: str, now_ns: int, place: dict[Entity, int]
-    ) -> Iterator[tuple[int, int]]:
+    def _about_to_fail(self, kind: str, now_ns: int, ahead_ns: int) -> Iterator[tuple[Entity, int]]:
         for entity, onsets in self.onsets[kind].items():
             low = int(np.searchsorted(onsets, now_ns + LEAST_LEAD_NS, side="right"))
-            soon = low < len(onsets) and onsets[low] <= now_ns + self.horizon_ns
-            if soon and entity in place:
-                yield place[entity], int(onsets[low])
+            if low < len(onsets) and onsets[low] <= now_ns + ahead_ns:
+                yield entity, int(onsets[low])
 
-    def examples(self) -> dict[str, Examples]:
+    def looks(self) -> dict[str, Looks]:
         """What was kept, by kind."""
+        known_ns = 2**62 if self.until_ns is None else self.until_ns
         found = {}
         for kind, parts in self._kept.items():
             times = [np.full(len(one.onsets_ns), one.now_ns, np.int64) for one in parts]
-            onsets = np.concatenate([one.onsets_ns for one in parts])
-            found[kind] = Examples(
+            fine = [np.full(len(one.onsets_ns), one.fine, bool) for one in parts]
+            found[kind] = Looks(
                 kind,
                 self._names[kind],
                 np.concatenate([one.x for one in parts]),
-                (onsets > 0).astype(np.float64),
-                np.concatenate([one.weight for one in parts]),
                 np.concatenate(times),
                 tuple(node for one in parts for node in one.nodes),
-                onsets,
+                np.concatenate([one.onsets_ns for one in parts]),
                 np.concatenate([one.causes for one in parts]),
+                np.concatenate([one.lots for one in parts]),
+                np.full(sum(map(len, times)), known_ns, np.int64),
+                np.concatenate(fine),
+                self.share,
+                self.shortest_ns if self.finer > 1 else 0,
+                1.0 / self.finer,
             )
         return found
 
 
-def build(
+def build_looks(
     telemetry: Telemetry,
     *,
-    horizon_ns: int,
+    horizons_ns: Sequence[int],
     labels: Labels | None = None,
     negatives_share: float = 0.02,
     seed: int = 0,
     step_ns: int = STEP_NS,
     until_ns: int | None = None,
     progress: Progress | None = None,
-) -> dict[str, Examples]:
-    """Training examples of a directory, for failures within (15 min, horizon]."""
+) -> dict[str, Looks]:
+    """Looks at all parts of a directory, for failures within (15 min, horizon] of each horizon."""
     labels = mined(telemetry) if labels is None else labels
     first_ns, last_ns = telemetry.span_ns()
     end_ns = last_ns if until_ns is None else min(until_ns, last_ns)
-    sampler = Sampler(labels, horizon_ns, negatives_share, seed, end_ns)
-    for now_ns, frame in frames(telemetry, step_ns, progress=progress):
-        if now_ns > end_ns:
-            break
-        if now_ns - first_ns >= WARM_UP_NS:
-            sampler.add(now_ns, frame)
-    return sampler.examples()
+    sampler = Sampler(labels, horizons_ns, negatives_share, seed, end_ns, step_ns)
+    first_look_ns = first_ns + WARM_UP_NS
+
+    def wanted(now_ns: int) -> bool:
+        return first_look_ns <= now_ns <= end_ns and sampler.wanted(now_ns)
+
+    fine_step_ns = step_ns // sampler.finer
+    for now_ns, frame in frames(telemetry, fine_step_ns, progress=progress, wanted=wanted):
+        sampler.add(now_ns, frame)
+    return sampler.looks()
+
+
+def build(telemetry: Telemetry, *, horizon_ns: int, **asked: Any) -> dict[str, Examples]:
+    """Training examples of one horizon; ``asked`` as :func:`build_looks` takes it."""
+    found = build_looks(telemetry, horizons_ns=(horizon_ns,), **asked)
+    return {kind: some.within(horizon_ns) for kind, some in found.items()}

@@ -7,16 +7,16 @@ bin of its own: a family of readings that stops coming is the commonest drift of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from models.dataset import Examples
 from models.features import FeatureFrame, feature
 from models.features.arrays import Floats
+from models.looks import Examples
 
 BINS = 10
 LOOKED_AT = 5000  # entities of a kind at one look; more would tell no more
@@ -66,24 +66,19 @@ def histogram(values: Floats, weight: Floats) -> Histogram:
     return Histogram(edges, shares)
 
 
-def histograms(
-    examples: Mapping[str, Examples], names: Mapping[str, Sequence[str]]
-) -> dict[str, Any]:
-    """For a manifest: by kind and feature, edges and shares of the training, as JSON data.
+def histograms(some: Examples, names: Sequence[str]) -> dict[str, Any]:
+    """For a manifest: edges and shares of each feature in the training of one kind, as JSON data.
 
-    ``names`` are the features that the model looks at, by kind.
+    ``names`` are the features that the model looks at.
     """
+    place = {name: index for index, name in enumerate(some.names)}
     found: dict[str, Any] = {}
-    for kind, wanted in names.items():
-        some = examples[kind]
-        place = {name: index for index, name in enumerate(some.names)}
-        found[kind] = {}
-        for name in wanted:
-            one = histogram(np.asarray(some.x[:, place[name]], np.float64), some.weight)
-            found[kind][name] = {
-                "edges": [float(value) for value in one.edges],
-                "shares": [round(float(value), 6) for value in one.shares],
-            }
+    for name in names:
+        one = histogram(np.asarray(some.x[:, place[name]], np.float64), some.weight)
+        found[name] = {
+            "edges": [float(value) for value in one.edges],
+            "shares": [round(float(value), 6) for value in one.shares],
+        }
     return found
 
 

@@ -22,10 +22,10 @@ import numpy as np
 from collectors.sample import Sample
 from models.features.arrays import Times
 from models.features.catalogue import HARDWARE_XIDS
-from models.features.engine import address, slurm_failure
+from models.features.engine import address, disk_of, slurm_failure
 from models.reasons import Kind, classify
 from models.verdicts import KIND as VERDICT
-from models.verdicts import Verdict, newest, verdict_of
+from models.verdicts import Verdict, newest, part_named, verdict_of
 from models.voices import Entity
 
 SECOND_NS = 1_000_000_000
@@ -78,6 +78,14 @@ class Labels:
         for one in self.failures:
             if one.entity.kind == kind:
                 found.setdefault(one.entity, []).append(one.onset_ns)
+        return {entity: np.array(sorted(times), np.int64) for entity, times in found.items()}
+
+    def onsets_of_nodes(self) -> dict[Entity, Times]:
+        """As ``onsets("node")``, with the failures of parts that are no GPU among them."""
+        found: dict[Entity, list[int]] = {}
+        for one in self.failures:
+            if one.entity.kind != "gpu":
+                found.setdefault(Entity("node", one.entity.node), []).append(one.onset_ns)
         return {entity: np.array(sorted(times), np.int64) for entity, times in found.items()}
 
     def node_onsets(self) -> dict[str, Times]:
@@ -143,15 +151,16 @@ class LabelMiner:
             entity = Entity("gpu", node, gpu) if gpu else Entity("node", node)
             self._raw.append(_Raw(entity, one.time_ns, f"{kind} {code}"))
         elif kind in ("mce", "edac") and code in ("uncorrected", "ue"):
-            self._raw.append(_Raw(Entity("node", node), one.time_ns, f"{kind} {code}"))
+            self._raw.append(_Raw(Entity("memory", node), one.time_ns, f"{kind} {code}"))
         elif kind == "link" and code == "down":
-            self._raw.append(_Raw(Entity("node", node), one.time_ns, "link down"))
+            self._raw.append(_Raw(part_named(node, device), one.time_ns, "link down"))
         elif kind == "sel" and (one.number("severity") or 0.0) >= 2:
             part = "supply" if code == "power_supply_failure" else code.partition("_")[0]
             if part in ("fan", "supply"):
-                self._raw.append(_Raw(Entity("node", node), one.time_ns, part))
+                self._raw.append(_Raw(Entity("chassis", node), one.time_ns, part))
         elif kind == "filesystem" and code == "readonly":
-            self._raw.append(_Raw(Entity("node", node), one.time_ns, "file system read-only"))
+            disk = part_named(node, disk_of(device))
+            self._raw.append(_Raw(disk, one.time_ns, "file system read-only"))
         elif kind == VERDICT:
             self._verdicts += [said for said in [verdict_of(one)] if said is not None]
         elif kind == "reboot":

@@ -9,14 +9,13 @@ compares within the part.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-import numpy as np
-
-from models.dataset import STEP_NS, Examples, Progress, build
+from models.dataset import STEP_NS, Progress, build_looks
 from models.labels import Labels
+from models.looks import Looks, put_together
 from models.telemetry import Telemetry
 
 NODES_A_PART = 500
@@ -102,7 +101,7 @@ def parts_of(telemetry: Telemetry) -> list[Part]:
 
 @dataclass(frozen=True)
 class _Build:
-    horizon_ns: int
+    horizons_ns: Sequence[int]
     labels: Labels
     negatives_share: float
     seed: int
@@ -110,10 +109,10 @@ class _Build:
     until_ns: int | None
     progress: Progress | None
 
-    def __call__(self, part: Part) -> dict[str, Examples]:
-        return build(
+    def __call__(self, part: Part) -> dict[str, Looks]:
+        return build_looks(
             part.open(),
-            horizon_ns=self.horizon_ns,
+            horizons_ns=self.horizons_ns,
             labels=self.labels,
             negatives_share=self.negatives_share,
             seed=self.seed + _SEED_STEP * part.number,
@@ -127,35 +126,22 @@ def build_parts(
     telemetry: Telemetry,
     over: Over = in_process,
     *,
-    horizon_ns: int,
+    horizons_ns: Sequence[int],
     labels: Labels,
     negatives_share: float = 0.02,
     seed: int = 0,
     step_ns: int = STEP_NS,
     until_ns: int | None = None,
     progress: Progress | None = None,
-) -> dict[str, Examples]:
-    """As :func:`models.dataset.build`, part by part. ``labels`` are of the whole fleet."""
+) -> dict[str, Looks]:
+    """As :func:`models.dataset.build_looks`, part by part. ``labels`` are of the whole fleet."""
     parts = parts_of(telemetry)
     shown = progress if over is in_process and len(parts) == 1 else None
-    work = _Build(horizon_ns, labels, negatives_share, seed, step_ns, until_ns, shown)
+    work = _Build(horizons_ns, labels, negatives_share, seed, step_ns, until_ns, shown)
     return joined(over(work, parts))
 
 
-def joined(parts: Sequence[dict[str, Examples]]) -> dict[str, Examples]:
-    """Examples of several parts as one. Times are kept, so later time stays later."""
-    made: dict[str, Examples] = {}
-    for kind in sorted({kind for part in parts for kind in part}):
-        some = [part[kind] for part in parts if kind in part]
-        made[kind] = Examples(
-            kind,
-            some[0].names,
-            np.concatenate([one.x for one in some]),
-            np.concatenate([one.y for one in some]),
-            np.concatenate([one.weight for one in some]),
-            np.concatenate([one.times_ns for one in some]),
-            tuple(node for one in some for node in one.nodes),
-            np.concatenate([one.onsets_ns for one in some]),
-            np.concatenate([one.causes for one in some]),
-        )
-    return made
+def joined(parts: Sequence[Mapping[str, Looks]]) -> dict[str, Looks]:
+    """Looks of several parts as one."""
+    kinds = sorted({kind for part in parts for kind in part})
+    return {kind: put_together([part[kind] for part in parts if kind in part]) for kind in kinds}

@@ -27,8 +27,9 @@ import numpy as np
 from collectors.sample import Sample
 from models.features import FeatureFrame, KindFrame
 from models.features.arrays import Floats
+from models.horizons import horizons_with, scaled
 from models.risk import DAY_SECONDS, LEAST_TOLD, combined, rest, signal
-from models.voices import Entity, Risk, Signal
+from models.voices import Entity, Outlook, Risk, Signal
 
 # (decayed episodes, failures within a day per 1000 node-days): LANL, see above.
 HISTORY_TABLE = (
@@ -92,6 +93,13 @@ class Rival:
         gpus = self._gpus(frame, names)
         return names, self._total(history, gpus)
 
+    def outlook(self, probability: Floats) -> list[Outlook]:
+        """What each probability means within every horizon that people are shown."""
+        horizons = horizons_with(self.horizon_seconds)
+        told = [scaled(probability, self.horizon_seconds, seconds) for seconds in horizons]
+        rows = np.stack(told, axis=1).tolist()
+        return [tuple(zip(horizons, row, strict=True)) for row in rows]
+
     def score(self, frame: FeatureFrame, now_ns: int) -> list[Risk]:
         """A Risk for each GPU that is hot for its place, and one for every node heard of."""
         names, history, episodes, since = self._nodes(frame)
@@ -101,13 +109,20 @@ class Rival:
         if gpus is not None:
             told = np.flatnonzero(gpus.probability > LEAST_TOLD * self._scaled(BASE_GPU))
             own = rest(own, gpus.probability[told], gpus.nodes[told])
-            risks += [self._gpu_risk(gpus, row) for row in told.tolist()]
+            outlooks = self.outlook(gpus.probability[told])
+            risks += [
+                self._gpu_risk(gpus, row, outlook)
+                for row, outlook in zip(told.tolist(), outlooks, strict=True)
+            ]
         base = self._scaled(BASE_NODE)
+        ahead = self.outlook(own)
         for row, (node, p) in enumerate(zip(names, own.tolist(), strict=True)):
             factor = float(history[row]) / base
             signals = _history_signals(float(episodes[row]), float(since[row]), factor)
             entity = Entity("node", node)
-            risks.append(Risk(entity, p, self.horizon_seconds, self.name, "history", signals))
+            risks.append(
+                Risk(entity, p, self.horizon_seconds, self.name, "history", signals, ahead[row])
+            )
         return risks
 
     def _total(self, history: Floats, gpus: _Gpus | None) -> Floats:
@@ -160,7 +175,7 @@ class Rival:
         probability = -np.expm1(np.log1p(-p_day) * scale)
         return _Gpus(part, probability, z, excess, node_row[part.node_rows])
 
-    def _gpu_risk(self, gpus: _Gpus, row: int) -> Risk:
+    def _gpu_risk(self, gpus: _Gpus, row: int, outlook: Outlook) -> Risk:
         return Risk(
             gpus.frame.entities[row],
             float(gpus.probability[row]),
@@ -168,6 +183,7 @@ class Rival:
             self.name,
             "risk",
             self._hot_signals(gpus, row),
+            outlook,
         )
 
     def _hot_signals(self, gpus: _Gpus, row: int) -> tuple[Signal, ...]:
@@ -187,7 +203,7 @@ def sibling_z(excess: Floats) -> Floats:
     The spread is 1.4826 * MAD, held between what sensors can resolve and what a healthy
     fleet shows: a handful of GPUs, or a sick fleet, is no measure of what is usual.
     """
-    known = excess[~np.isnan(excess)]
+    known = excess[np.isfinite(excess)]  # what one node says must not spoil the fleet's spread
     if not len(known):
         return np.full(len(excess), np.nan)
     spread = 1.4826 * float(np.median(np.abs(known - np.median(known))))

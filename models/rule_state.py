@@ -122,26 +122,34 @@ class Gpu:
         return self.frozen >= thresholds.freeze_readings + idle
 
     def ecc_day(self, total: float, time_ns: int) -> tuple[float, int]:
-        """(uncorrectable errors of the last day, when the newest came) at a new reading.
-
-        A counter that went back was reset, and counts from there on; unless its next move is back
-        to where it was or beyond: then the low reading was false, and no error came of it.
-        """
+        """(uncorrectable errors of the last day, when the newest came) at a new reading."""
         before, self.ecc_total = self.ecc_total, total
-        if before is not None and total < before:
-            self.ecc_fell_from = max(before, self.ecc_fell_from or 0.0)
-        elif before is not None and total > before:
-            if self.ecc_fell_from is not None and total >= self.ecc_fell_from:
-                before = self.ecc_fell_from
-            self.ecc_fell_from = None
-            if total > before:
-                self.ecc_steps.append((time_ns, total - before))
-                del self.ecc_steps[:-_STEPS_LIMIT]
+        growth, self.ecc_fell_from = grown(before, total, self.ecc_fell_from)
+        if growth:
+            self.ecc_steps.append((time_ns, growth))
+            del self.ecc_steps[:-_STEPS_LIMIT]
         if not self.ecc_steps:
             return 0.0, 0
         self.ecc_steps = [step for step in self.ecc_steps if time_ns - step[0] < DAY_NS]
         newest_ns = self.ecc_steps[-1][0] if self.ecc_steps else 0
         return sum(step[1] for step in self.ecc_steps), newest_ns
+
+
+def grown(
+    before: float | None, total: float, fell_from: float | None
+) -> tuple[float, float | None]:
+    """(by how much a counter has grown, what it fell from before), given what it fell from so far.
+
+    A counter that went back was reset, and counts from there on; unless its next move is back to
+    where it was or beyond: then the low reading was false, and no error came of it.
+    """
+    if before is None or total == before:
+        return 0.0, fell_from
+    if total < before:
+        return 0.0, max(before, fell_from or 0.0)
+    if fell_from is not None and total >= fell_from:
+        before = fell_from
+    return total - before, None
 
 
 def _number(value: Value | None) -> float | None:
@@ -186,6 +194,9 @@ class Node:
     edac_total: float | None = None
     gpu_since_ns: int = 0  # first GPU reading since the last restart
     counted_ns: int = 0  # newest reading when the GPUs were last counted
+    edac_fell_from: float | None = None
+    asked: int = 0  # the most GPUs that Slurm asked for and that were all seen
+    seen_most: int = 0  # the most GPUs that were ever seen
     listed: int | None = None  # how many GPUs the driver itself said to have, when last asked
     gpus: dict[str, Gpu] = field(default_factory=dict)
     sources: dict[str, GpuSource] = field(default_factory=dict)
@@ -285,6 +296,7 @@ def dump_node(node: Node) -> dict[str, Any]:
         },
         "critical": dict(node.critical),
         "listed": node.listed,
+        "most": [node.asked, node.seen_most, node.edac_fell_from],
         "inventory": {pci: list(known) for pci, known in node.inventory.items()},
         "active": [[*key, _dump_active(one)] for key, one in node.active.items()],
         "over": [[*key, onset_ns] for key, onset_ns in node.over.items()],
@@ -308,6 +320,7 @@ def load_node(state: Mapping[str, Any]) -> Node:
     node.sources = {name: GpuSource(*parts) for name, parts in state["sources"].items()}
     node.critical = dict(state.get("critical", {}))
     node.listed = state.get("listed")
+    node.asked, node.seen_most, node.edac_fell_from = state.get("most", (0, 0, None))
     node.inventory = {pci: (known[0], known[1]) for pci, known in state["inventory"].items()}
     node.active = {(a, b, c): _load_active(one) for a, b, c, one in state["active"]}
     node.over = {(a, b, c): onset_ns for a, b, c, onset_ns in state["over"]}

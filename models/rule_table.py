@@ -139,7 +139,8 @@ RULES: Mapping[str, Rule] = MappingProxyType(
                 "gpu_count",
                 "gpu",
                 "Fewer GPUs are seen than Slurm gives to jobs, while the source that counts "
-                "them works. Not judged where MIG is on.",
+                "them works. Not judged where MIG is on. Where Slurm newly asks for more than were "
+                "ever seen, its configuration was changed: an alert, no drain.",
                 "one GPU short for 30 s",
                 Remedy.DRAIN,
                 _STATE,
@@ -148,7 +149,8 @@ RULES: Mapping[str, Rule] = MappingProxyType(
                 "gpu_vanished",
                 "gpu",
                 "Memory, energy and counters of a GPU vanished at once while temperature, power, "
-                "load and clocks stand still to the last digit: how a lost GPU looks.",
+                "load and clocks stand still to the last digit: how a lost GPU looks. Where no "
+                "other GPU of the node still has them, their reader may be the cause: an alert.",
                 "two readings in a row",
                 Remedy.DRAIN,
                 _STATE,
@@ -217,7 +219,8 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             Rule(
                 "memory_uncorrected",
                 "memory",
-                "The host's memory had an uncorrectable error (EDAC, or firmware by GHES).",
+                "The host's memory had an uncorrectable error (EDAC, firmware by GHES, the BMC's "
+                "log). An entry of that log whose time is not known is an alert.",
                 "one",
                 Remedy.DRAIN,
                 _LATCHED,

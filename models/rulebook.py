@@ -7,7 +7,9 @@ keeps the state between readings and calls these. Nothing here looks at a clock.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
+from collectors.bmc.ipmi_sel_entry import TIME_UNKNOWN
 from collectors.kernel.nvidia import RECOVERY_ACTIONS
 from collectors.sample import Sample, Value
 from models import xid
@@ -121,11 +123,18 @@ _EVENTS: Mapping[tuple[str, str], Callable[[str, float, str], Finding | None]] =
 
 
 def of_sel(code: str, severity: float, text: str, device: str) -> Finding | None:
-    """The fact in an entry of a BMC's log: an uncorrectable memory error, or a critical event."""
+    """The fact in an entry of a BMC's log: an uncorrectable memory error, or a critical event.
+
+    An entry whose time nobody knows may be of a DIMM that was replaced long ago: it drains not.
+    """
     if severity < 3:
         return None
     if code == "memory_uncorrectable":
-        return of_event("edac", "uncorrected", severity, text)
+        found = of_event("edac", "uncorrected", severity, text)
+        if found is not None and TIME_UNKNOWN in text:
+            words = f"{found.text}, {TIME_UNKNOWN}"
+            return replace(found, remedy=Remedy.ALERT, text=words, advice="look at the BMC's log")
+        return found
     words = f"{code.replace('_', ' ')}" + (f" ({device})" if device else "")
     return Finding("sel", code[:20], Remedy.ALERT, 2, words[:80], "look at the BMC's log")
 
@@ -251,11 +260,16 @@ def ecc_count(day_count: float, thresholds: Thresholds) -> Answer:
     )
 
 
-def gpu_count(seen: int, expected: int) -> Answer:
-    """``seen`` GPUs where Slurm gives ``expected`` to jobs."""
+def gpu_count(seen: int, expected: int, newly_asked: bool = False) -> Answer:
+    """``seen`` GPUs where Slurm gives ``expected`` to jobs; ``newly_asked``: Slurm asked for no
+    more than these before, and no more were ever seen.
+    """
     if seen >= expected:
         return False
     text = f"{seen} of {expected} GPUs seen"
+    if newly_asked:
+        advice = f"was Slurm's configuration changed? no more than {seen} were ever seen here"
+        return Finding("gpu_count", "count", Remedy.ALERT, 2, text, advice)
     advice = "restart the node; if it comes back, look for the missing GPU"
     return Finding("gpu_count", "count", Remedy.DRAIN, 3, text, advice)
 
@@ -291,6 +305,15 @@ VANISHED = Finding(
     3,
     "readings frozen, memory and counters gone",
     "restart the node",
+)
+# What no other GPU of the node still answers, its reader may have been told to leave out.
+VANISHED_ALL = Finding(
+    "gpu_vanished",
+    "vanish",
+    Remedy.ALERT,
+    2,
+    "readings frozen, memory and counters gone, and no other GPU here has them",
+    "look at what reads them (the exporter's fields, the driver), then at the GPU",
 )
 _LOST = Finding("gpu_lost", "lost", Remedy.DRAIN, 3, "driver says GPU is lost", "restart the node")
 _REMAP_FAILED = Finding(

@@ -10,7 +10,7 @@ from collectors.sample import Sample
 from models import rulebook
 from models.gpu_count import GPU_SOURCES, count_gpus
 from models.rule_latch import KEYS_LIMIT, latch, reboot, trim
-from models.rule_state import SECOND_NS, Active, Gpu, GpuSource, Node, fact_of, paced
+from models.rule_state import SECOND_NS, Active, Gpu, GpuSource, Node, fact_of, grown, paced
 from models.rulebook import Answer, Finding, Thresholds
 from models.voices import Entity
 
@@ -92,7 +92,8 @@ class States:
             self._state(node, "pcie_speed", entity, answer, sample.time_ns, _PCIE_INTERVAL_NS)
         frozen = gpu.look_frozen(fields, sample.time_ns, self.thresholds)
         if frozen is not None:
-            answer = rulebook.VANISHED if frozen else False
+            answer = rulebook.VANISHED if self._others_answer(node, gpu) else rulebook.VANISHED_ALL
+            answer = answer if frozen else False
             onset_ns = gpu.frozen_since_ns or sample.time_ns
             self._state(
                 node, "gpu_vanished", entity, answer, sample.time_ns, gpu.interval_ns, onset_ns
@@ -106,6 +107,15 @@ class States:
             )
         if node.active and "temperature_celsius" in fields and fields.get("lost") != 1.0:
             self._read_again(node, entity, sample.time_ns, fields.get("recovery_action") == 0.0)
+
+    def _others_answer(self, node: Node, gpu: Gpu) -> bool:
+        """Whether another GPU of the node, read of late, still has what this one has no more."""
+        oldest_ns = gpu.time_ns - 3 * max(gpu.interval_ns, SECOND_NS)
+        return any(
+            not other.frozen and other.had & gpu.had and other.time_ns >= oldest_ns
+            for other in node.gpus.values()
+            if other is not gpu
+        )
 
     def _read_again(self, node: Node, entity: Entity, time_ns: int, recovered: bool) -> None:
         """NVML reads this GPU: a fact that it could not be started is over.
@@ -142,12 +152,13 @@ class States:
         if total is None:
             return
         before, node.edac_total = node.edac_total, total
-        if before is None or total <= before:
+        growth, node.edac_fell_from = grown(before, total, node.edac_fell_from)
+        if not growth:
             return
         finding = rulebook.of_event("edac", "uncorrected", 3.0, "")
         same_rule = any(key[0] == "memory_uncorrected" for key in node.active)
         if finding is not None and not same_rule:
-            evidence = (f"edac_uncorrected_total {before:g} -> {total:g}",)
+            evidence = (f"edac_uncorrected_total {total - growth:g} -> {total:g}",)
             key = (finding.rule, finding.code, "")
             entity = Entity("memory", name)
             latch(node, key, finding, entity, sample.time_ns, node.arrival_ns, evidence)
@@ -255,12 +266,22 @@ class States:
         count = count_gpus(node, now_ns, self.thresholds)
         if count is None:
             return  # no evidence: an older fact of this rule becomes stale by itself
-        answer = rulebook.gpu_count(count.seen, expected)
+        node.seen_most = max(node.seen_most, count.seen)
+        # More is asked for than before, and nothing that was there is missing.
+        newly_asked = 0 < node.asked < expected and count.seen >= node.seen_most
+        answer = rulebook.gpu_count(count.seen, expected, newly_asked)
+        if answer is False:
+            node.asked = expected
         hold_ns = int(self.thresholds.gpu_count_hold_seconds * SECOND_NS)
         if isinstance(answer, Finding) and count.time_ns - count.full_ns < hold_ns:
             return
         one = node.active.get(("gpu_count", _CODES["gpu_count"], ""))
-        if isinstance(answer, Finding) and one is not None and one.fact.text != answer.text:
+        if (
+            isinstance(answer, Finding)
+            and one is not None
+            and one.fact.text != answer.text
+            and one.fact.remedy is answer.remedy
+        ):
             # One more is gone (or one is back): the same case goes on, in new words.
             one.fact = fact_of(answer, one.fact.entity, one.fact.onset_ns, one.fact.evidence)
         self._state(

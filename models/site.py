@@ -14,14 +14,16 @@ from typing import Any
 import numpy as np
 
 from models.artifact import save
-from models.dataset import STEP_NS, Progress, build, mined
+from models.dataset import STEP_NS, Progress, build_looks, mined
 from models.drift import histograms
 from models.evaluation.events import Record, from_labels, record
 from models.evaluation.operating import Costs
 from models.evaluation.rivals import Combined, Learned, Scorer
 from models.features.arrays import Times
+from models.fitting import LEAST_FAILURES, LEAST_LATER_FAILURES, TooFewFailures, train
+from models.horizons import horizons_with
 from models.labels import Labels
-from models.learned import LEAST_FAILURES, LEAST_LATER_FAILURES, LearnedRisk, TooFewFailures, train
+from models.learned import LearnedRisk
 from models.promotion import Judged, Promotion, Rules, decide, judge
 from models.telemetry import Telemetry
 from models.telemetry.truth import iso
@@ -100,9 +102,9 @@ def learn(
         why = f"{early} failures in the first {TRAIN_SHARE:.0%} of the time; {least} are needed"
         return Learnt("waiting", why, failures)
     horizon_ns = int(asked.horizon_seconds * SECOND_NS)
-    examples = build(
+    looks = build_looks(
         telemetry,
-        horizon_ns=horizon_ns,
+        horizons_ns=[int(one * SECOND_NS) for one in horizons_with(asked.horizon_seconds)],
         labels=labels,
         negatives_share=asked.negatives_share,
         seed=asked.seed,
@@ -111,7 +113,7 @@ def learn(
         progress=progress,
     )
     try:
-        model, left_out = train(examples, asked.horizon_seconds, asked.seed)
+        model, left_out = train(looks, asked.horizon_seconds, asked.seed)
     except TooFewFailures as error:
         return Learnt("waiting", str(error), failures)
     model.name = name
@@ -136,7 +138,10 @@ def learn(
         "alarms_per_1000_node_days": judged[CHALLENGER].alarms_per_1000,
         "judged": dict(made.evidence),
         "left_out": left_out,
-        "histograms": histograms(examples, {kind: one.names for kind, one in model.kinds.items()}),
+        "histograms": {
+            kind: histograms(looks[kind].within(horizon_ns), one.names)
+            for kind, one in model.kinds.items()
+        },
     }
     save(model, out)
     return Learnt("judged", made.why, failures, made)

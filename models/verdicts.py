@@ -16,6 +16,11 @@ from models.voices import Entity
 
 KIND = "verdict"
 RIGHT, WRONG = "right", "wrong"
+_NAMES = (
+    ("gpu", re.compile(r"gpu.*")),
+    ("link", re.compile(r"[A-Za-z][\w.-]*/\d+")),
+    ("disk", re.compile(r"nvme\d+")),
+)
 _TEXT = re.compile(r"^case=([0-9a-f]{1,64}) voice=([a-z]{1,20}) onset_ns=(-?\d{1,19})$")
 
 
@@ -51,10 +56,21 @@ def verdict_of(one: Sample) -> Verdict | None:
     if one.tag("kind") != KIND or one.tag("code") not in (RIGHT, WRONG) or not found:
         return None
     node, device = one.tag("node"), one.text("device")
-    # Labels know two kinds of part: what is no GPU is the node's.
-    entity = Entity("gpu", node, device) if device.startswith("gpu") else Entity("node", node)
     right = one.tag("code") == RIGHT
-    return Verdict(found[1], entity, found[2], int(found[3]), right, one.time_ns)
+    part = part_named(node, device)
+    return Verdict(found[1], part, found[2], int(found[3]), right, one.time_ns)
+
+
+def part_named(node: str, device: str) -> Entity:
+    """The part of a node that readings call ``device``; the node itself for any other name.
+
+    >>> part_named("n1", "mlx5_0/1").kind, part_named("n1", "0000:41:00").kind
+    ('link', 'node')
+    """
+    for kind, pattern in _NAMES:
+        if pattern.fullmatch(device):
+            return Entity(kind, node, device)
+    return Entity("node", node)
 
 
 def newest(verdicts: Iterable[Verdict]) -> list[Verdict]:

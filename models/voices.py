@@ -78,11 +78,16 @@ class Signal:
     text: str
 
 
+# (horizon in seconds, probability), the shortest horizon first.
+Outlook = tuple[tuple[float, float], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Risk:
     """Probability in [0, 1] that ``entity`` fails within ``horizon_seconds``.
 
-    ``voice`` is ``history`` (what it did before) or ``risk`` (what it does now).
+    ``voice`` is ``history`` (what it did before) or ``risk`` (what it does now). ``outlook`` tells
+    the same within each horizon that people are shown, this one among them; it never falls.
     """
 
     entity: Entity
@@ -91,3 +96,4 @@ class Risk:
     model: str
     voice: str
     signals: tuple[Signal, ...] = ()
+    outlook: Outlook = ()

@@ -73,7 +73,7 @@ def versions(groups: list[dict[str, Any]], every: bool = False) -> str:
     return "\n".join(lines)
 
 
-COLUMNS = ("NODE", "SLURM", "GPUS", "RISK", "HEARD", "VOICE", "GUARD", "REASON")
+COLUMNS = ("NODE", "SLURM", "GPUS", "RISK", "1h / 7d", "HEARD", "VOICE", "GUARD", "REASON")
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -96,8 +96,15 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
         row["slurm_state"].lower(),
         row["gpu_marks"] or str(row["gpus"]),
         "-" if risk is None else f"{risk:.3f}",
+        _beside(row.get("outlook") or {}),
         "never" if heard is None else span(heard),
         voice or "-",
         row["guard"] or "-",
         row["reason"],
     )
+
+
+def _beside(outlook: dict[str, float]) -> str:
+    """The risk within an hour and within a week, where the model tells of them."""
+    told = [outlook.get(name) for name in ("1h", "7d")]
+    return " / ".join("-" if one is None else f"{one:.3f}" for one in told) if any(told) else "-"

@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace, verb: str) -> int:
         return 2
     if arguments.store is not None:
         return _on_site(arguments)
-    from models.learned import TooFewFailures
+    from models.fitting import TooFewFailures
     from models.parts import SpreadError, spread
     from models.training import train_model
 

@@ -133,6 +133,8 @@ class NodeView:
     jobs: int
     group: str  # rack, leaf switch or partition: the grid is laid out by it
     heard_seconds: float | None  # since anything was last heard from it; None: never
+    # The risk within each horizon: {"1h": 0.01, "24h": 0.2, "7d": 0.4}; empty: not judged.
+    outlook: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

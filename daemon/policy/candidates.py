@@ -10,7 +10,8 @@ from typing import Any
 from daemon.policy.cases import LedgerView
 from daemon.policy.decisions import decision_id
 from daemon.slurm.adapter import plain_text
-from models.voices import Fact, Remedy, Risk
+from models.horizons import by_label
+from models.voices import Fact, Outlook, Remedy, Risk
 
 # `sinfo -R` shows 20 characters: "tocsin:" leaves 13 for code, blank and part.
 _SHORT_CHARACTERS = 13
@@ -104,6 +105,17 @@ def combined(risks: Sequence[Risk]) -> float:
     return 1.0 - left
 
 
+def ahead(risks: Sequence[Risk]) -> Outlook:
+    """The node's probability within each horizon; empty when a model tells of its own alone."""
+    if len(risks) == 1:
+        return risks[0].outlook
+    left = {seconds: 1.0 for risk in risks[:1] for seconds, _ in risk.outlook}
+    for risk in risks:
+        for seconds, probability in risk.outlook:
+            left[seconds] = left.get(seconds, 1.0) * (1.0 - min(1.0, max(0.0, probability)))
+    return tuple((seconds, 1.0 - safe) for seconds, safe in left.items())
+
+
 def of_risks(
     grouped: Mapping[tuple[str, str], list[Risk]],
     threshold: float,
@@ -138,6 +150,7 @@ def of_risks(
                     "model": model,
                     "horizon_seconds": top.horizon_seconds,
                     "probability": probability,
+                    "outlook": by_label(ahead(risks)),
                     "onset_ns": onset_ns,
                     "threshold": threshold,
                     "parts": [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -61,14 +63,32 @@ def node_days(record: Record, first: int, last: int) -> float:
 
 
 def threshold_at(
-    record: Record, scores: Floats, budget: float, first: int, last: int, horizon_ns: int
+    record: Record,
+    scores: Floats,
+    budget: float,
+    first: int,
+    last: int,
+    horizon_ns: int,
+    sigmas: float = 0.0,
 ) -> float:
     """The lowest threshold with at most ``budget`` false alarms per 1000 node-days.
 
-    Infinity when no threshold keeps it (a scorer that says the same of all).
+    Infinity when no threshold keeps it (a scorer that says the same of all). ``sigmas``: so many
+    standard errors above what was counted must lie within the budget as well.
     """
-    kept = _within(record, scores, budget, first, last, horizon_ns)
+    kept = _within(record, scores, budget, first, last, horizon_ns, sigmas)
     return kept[0] if kept else float("inf")
+
+
+def likely_false(found: Sequence[Alarm], sigmas: float) -> float:
+    """The false alarms of ``found``, and ``sigmas`` standard errors more.
+
+    The false alarms of one node hang together, so nodes are what is counted: the variance of the
+    sum is about the sum of the squares.
+    """
+    per_node = Counter(one.node for one in found if one.target is None)
+    squares = sum(count * count for count in per_node.values())
+    return sum(per_node.values()) + sigmas * math.sqrt(squares)
 
 
 def worth_threshold(
@@ -79,13 +99,14 @@ def worth_threshold(
     last: int,
     horizon_ns: int,
     net: Callable[[float, float], float],
+    sigmas: float = 0.0,
 ) -> float:
     """The threshold within ``budget`` at which ``net(early, false)`` is largest.
 
     Infinity (never drain) when none wins anything: to use up a budget is no aim of its own.
     """
     best, chosen = 0.0, float("inf")
-    for threshold in _within(record, scores, budget, first, last, horizon_ns):
+    for threshold in _within(record, scores, budget, first, last, horizon_ns, sigmas):
         found = alarms(record, scores, threshold, first, last, horizon_ns)
         early = {id(one.target) for one in found if one.lead_ns >= LEAST_LEAD_NS}
         won = net(len(early), sum(one.target is None for one in found))
@@ -95,7 +116,13 @@ def worth_threshold(
 
 
 def _within(
-    record: Record, scores: Floats, budget: float, first: int, last: int, horizon_ns: int
+    record: Record,
+    scores: Floats,
+    budget: float,
+    first: int,
+    last: int,
+    horizon_ns: int,
+    sigmas: float,
 ) -> Sequence[float]:
     """Thresholds worth trying that keep the budget, the lowest first."""
     days = node_days(record, first, last)
@@ -109,8 +136,7 @@ def _within(
     while low < high:
         middle = (low + high) // 2
         found = alarms(record, scores, candidates[middle], first, last, horizon_ns)
-        false = sum(one.target is None for one in found)
-        if 1000 * false / days <= budget:
+        if 1000 * likely_false(found, sigmas) / days <= budget:
             high = middle
         else:
             low = middle + 1

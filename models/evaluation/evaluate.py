@@ -21,8 +21,10 @@ from models.evaluation.operating import WORTH_BUDGET, Costs, Operating, operatin
 from models.evaluation.parts import record_parts
 from models.evaluation.rivals import RIVALS, Forest, Learned, Logistic, Scorer
 from models.features.arrays import Floats
+from models.fitting import TooFewFailures, train
+from models.horizons import horizons_with
 from models.labels import Labels
-from models.learned import LearnedRisk, TooFewFailures, train
+from models.learned import LearnedRisk
 from models.parts import Over, build_parts, in_process
 from models.telemetry import Telemetry, read_truth
 
@@ -31,6 +33,7 @@ BUDGETS = (1.0, 2.0, 5.0)  # false drains per 1000 node-days
 LEADS_SECONDS = {"15min": 900, "1h": 3600, "6h": 6 * 3600}
 TRAIN_SHARE = 0.4  # of the time, when no model is handed in
 TUNE_SHARE = 0.2  # of the time, after training, for thresholds
+MOST_STEP_NS = 4 * STEP_NS  # to learn by; to be judged by, looks may be farther apart
 PART_FAILING_NS = 7 * 86_400 * SECOND_NS
 
 __all__ = ["BUDGETS", "Costs", "Evaluation", "decide_gate", "evaluate"]
@@ -82,7 +85,7 @@ def evaluate(
         scorers.append(Learned(model))
     else:
         train_end_ns = first_ns + int(TRAIN_SHARE * span_ns)
-        scorers += _trained(telemetry, labels, horizon_ns, train_end_ns, seed, notes, over)
+        scorers += _trained(telemetry, labels, horizon_ns, step_ns, train_end_ns, seed, notes, over)
     scorers += others
     whole = record_parts(telemetry, scorers, targets, labels, step_ns, progress, over)
     tune_first = int(np.searchsorted(whole.times_ns, max(train_end_ns, first_ns + WARM_UP_NS)))
@@ -150,21 +153,30 @@ def _trained(
     telemetry: Telemetry,
     labels: Labels,
     horizon_ns: int,
+    step_ns: int,
     until_ns: int,
     seed: int,
     notes: list[str],
     over: Over,
 ) -> list[Scorer]:
-    examples = build_parts(
-        telemetry, over, horizon_ns=horizon_ns, labels=labels, seed=seed, until_ns=until_ns
+    horizons_ns = [int(one * SECOND_NS) for one in horizons_with(horizon_ns / SECOND_NS)]
+    looks = build_parts(
+        telemetry,
+        over,
+        horizons_ns=horizons_ns,
+        labels=labels,
+        seed=seed,
+        step_ns=min(step_ns, MOST_STEP_NS),
+        until_ns=until_ns,
     )
     scorers: list[Scorer] = []
     try:
-        model, left_out = train(examples, horizon_ns / SECOND_NS, seed)
+        model, left_out = train(looks, horizon_ns / SECOND_NS, seed)
         notes += left_out
         scorers.append(Learned(model))
     except TooFewFailures as error:
         notes.append(f"no model was trained: {error}")
+    examples = {kind: some.within(horizon_ns) for kind, some in looks.items()}
     logistic, forest = Logistic(examples, seed), Forest(examples, seed)
     scorers += [one for one in (logistic, forest) if one.kinds]
     return scorers

@@ -16,6 +16,9 @@ from models.telemetry import Telemetry, read_truth
 
 WORTH_BUDGET = 2.0  # false drains per 1000 node-days that nobody should pass, whatever is won
 
+# A budget is kept on nodes that set no threshold: nine times of ten, if these are like those.
+SURE_SIGMAS = 1.28
+
 
 @dataclass(frozen=True, slots=True)
 class Costs:
@@ -62,8 +65,13 @@ def operating(
     costs: Costs,
 ) -> Operating:
     """The thresholds of one scorer by its ``scores`` [times, nodes] in steps [first, last)."""
-    at = {one: threshold_at(whole, scores, one, first, last, horizon_ns) for one in budgets}
-    worth = worth_threshold(whole, scores, WORTH_BUDGET, first, last, horizon_ns, costs.net)
+    at = {
+        one: threshold_at(whole, scores, one, first, last, horizon_ns, SURE_SIGMAS)
+        for one in budgets
+    }
+    worth = worth_threshold(
+        whole, scores, WORTH_BUDGET, first, last, horizon_ns, costs.net, SURE_SIGMAS
+    )
     return Operating(at, worth)
 
 

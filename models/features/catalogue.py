@@ -21,7 +21,18 @@ APPLICATION_XIDS = frozenset({"8", "13", "31", "43", "45", "68", "69", "70"})
 MEMORY_XIDS = frozenset({"48", "63", "64", "92", "94", "95", "140", "160"})
 LINK_XIDS = frozenset({"74", "137", *(str(code) for code in range(144, 151))})
 
+SUPPLY_CODES = frozenset(
+    {
+        "power_supply_predictive",
+        "power_supply_failure",
+        "power_supply_input_lost",
+        "power_supply_configuration",
+        "power_supply_removed",
+    }
+)
+
 _XID = frozenset({"xid"})
+_SEL = frozenset({"sel"})
 
 FAILURE = Group(
     "failure",
@@ -155,6 +166,17 @@ GPU = EntitySpec(
     ),
 )
 
+# What a part is told of its node: a node that has failed lately fails again, whatever the part.
+OF_NODE = ("failure.episodes_28d", "failure.days_since", "reboots.count_7d", "reboots.age_days")
+
+MEMORY_COUNTERS = (
+    Counter("edac_corrected", "edac_corrected_total", "corrected main-memory errors"),
+    Counter("edac_uncorrected", "edac_uncorrected_total", "uncorrected main-memory errors"),
+    Counter("mce", "mce_total", "machine-check events"),
+)
+MEMORY_ERROR = Group("memory_error", "machine-check and EDAC events", frozenset({"mce", "edac"}))
+BMC_EVENT = Group("bmc_event", "entries of the BMC's event log", frozenset({"sel"}))
+
 NODE = EntitySpec(
     "node",
     streams=(
@@ -170,11 +192,7 @@ NODE = EntitySpec(
                 Gauge("pressure_io", "pressure_io_ratio", "ratio", "I/O pressure"),
             ),
             counters=(
-                Counter("edac_corrected", "edac_corrected_total", "corrected main-memory errors"),
-                Counter(
-                    "edac_uncorrected", "edac_uncorrected_total", "uncorrected main-memory errors"
-                ),
-                Counter("mce", "mce_total", "machine-check events"),
+                *MEMORY_COUNTERS,
                 Counter("oom_kills", "oom_kills_total", "processes killed for want of memory"),
                 Counter("reboots", "boot_time_seconds", "reboots", changes=True),
             ),
@@ -193,11 +211,11 @@ NODE = EntitySpec(
         FAILURE,
         Group("any_xid", "XIDs of any code", _XID),
         Group("application_xid", "XIDs that a program causes", _XID, APPLICATION_XIDS),
-        Group("memory_error", "machine-check and EDAC events", frozenset({"mce", "edac"})),
+        MEMORY_ERROR,
         Group("hung_task", "hung tasks", frozenset({"hung_task"})),
         Group("link_event", "network link events", frozenset({"link"})),
         Group("disk_event", "file system and disk events", frozenset({"filesystem"})),
-        Group("bmc_event", "entries of the BMC's event log", frozenset({"sel"})),
+        BMC_EVENT,
         Group("repair", "returns to service", frozenset({"slurm_resume"})),
     ),
     gather={
@@ -258,10 +276,12 @@ LINK = EntitySpec(
         ),
     ),
     groups=(Group("link_event", "link events of this port", frozenset({"link"})),),
+    inherit=OF_NODE,
 )
 
-CHASSIS = EntitySpec(
-    "chassis",
+# Each sensor of a BMC. What a sensor is worth to its node is gathered by the chassis.
+SENSOR = EntitySpec(
+    "sensor",
     streams=(
         Stream(
             "bmc",
@@ -292,6 +312,46 @@ FAN = EntitySpec(
     ),
 )
 
+# One for a node: its fans, supplies and sensors together, and what its BMC writes down.
+CHASSIS = EntitySpec(
+    "chassis",
+    streams=(Stream("chassis", "bmc", presence=True),),
+    groups=(
+        BMC_EVENT,
+        Group("supply_event", "entries of the BMC's log about power supplies", _SEL, SUPPLY_CODES),
+    ),
+    inherit=OF_NODE,
+    gather={
+        "sensor": ("sensor_critical.now", "sensor_critical.mean_1d"),
+        "fan": ("fan_speed.drop_1d", "fan_speed.trend_1d"),
+        "gpu": ("temperature.mean_1h", "throttle_thermal.mean_1h"),
+    },
+    stand_out={"fan": ("fan_speed.drop_1d",)},
+)
+
+# The modules that events name. A module of which nobody ever complained has no row.
+DIMM = EntitySpec(
+    "dimm",
+    streams=(),
+    groups=(
+        Group(
+            "corrected",
+            "corrected errors of this module",
+            frozenset({"edac", "mce"}),
+            frozenset({"corrected", "deferred"}),
+        ),
+    ),
+)
+
+# One for a node: the counters know no modules, events do; the worst module is gathered.
+MEMORY = EntitySpec(
+    "memory",
+    streams=(Stream("memory", "host", presence=True, counters=MEMORY_COUNTERS),),
+    groups=(MEMORY_ERROR,),
+    inherit=OF_NODE,
+    gather={"dimm": ("corrected.events_1h", "corrected.events_1d", "corrected.episodes_7d")},
+)
+
 DISK = EntitySpec(
     "disk",
     streams=(
@@ -309,6 +369,8 @@ DISK = EntitySpec(
             counters=(Counter("media_errors", "media_errors_total", "media errors"),),
         ),
     ),
+    groups=(Group("disk_event", "errors of this disk", frozenset({"filesystem"})),),
+    inherit=OF_NODE,
 )
 
-CATALOGUE: tuple[EntitySpec, ...] = (GPU, NODE, LINK, CHASSIS, FAN, DISK)
+CATALOGUE: tuple[EntitySpec, ...] = (GPU, NODE, LINK, SENSOR, FAN, CHASSIS, DIMM, MEMORY, DISK)

@@ -27,9 +27,11 @@ from models.voices import Entity
 QUEUE_LIMIT = 20_000  # samples; bounds memory between two frames
 STALE_NS = int(14 * DAY * 1e9)  # an entity not heard for so long is left out of frames
 REMEMBERED_EVENTS = 8192
+NAMED_PARTS_LIMIT = 128  # of a kind and node
 LEAST_PARTS = 3  # with fewer, the middle one is no measure of what is usual
 
 _INVENTORY = re.compile(r"\bgpu=(\d+)")
+_DISK = re.compile(r"nvme\d+(?=n\d|$)")
 _PCI = re.compile(r"^(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.[0-7])?$")
 
 
@@ -168,8 +170,8 @@ class FeatureEngine:
         gpu = device if device.startswith("gpu") else self.gpu_at.get((node, address(device)))
         if gpu:
             self._count(Entity("gpu", node, gpu), kind, code, one.time_ns)
-        elif kind == "link" and device:
-            self._count(Entity("link", node, device), kind, code, one.time_ns)
+        for part in parts_of_event(node, kind, device):
+            self._count(part, kind, code, one.time_ns)
 
     def _begin_anew(self, node: str) -> None:
         """Another machine stands under this name: what is kept of the old one is not its own.
@@ -195,6 +197,8 @@ class FeatureEngine:
 
     def _count(self, entity: Entity, kind: str, code: str, time_ns: int) -> None:
         table = self.tables[entity.kind]
+        if entity not in table.rows and table.parts[entity.node] >= NAMED_PARTS_LIMIT:
+            return  # an event may name any part: names without end take no memory without end
         table.happenings.add(table.row(entity), kind, code, time_ns)
 
     def _is_repeat(self, one: Sample) -> bool:
@@ -379,6 +383,35 @@ def address(text: str) -> str:
         return text.lower()
     domain = int(found.group(1) or "0", 16)
     return f"{domain:04x}:{found.group(2)}:{found.group(3)}"
+
+
+def parts_of_event(node: str, kind: str, device: str) -> tuple[Entity, ...]:
+    """The parts of ``node``, beside its GPUs, that an event speaks of.
+
+    >>> parts_of_event("n1", "filesystem", "nvme0n1p2")
+    (Entity(kind='disk', node='n1', device='nvme0'),)
+    """
+    if kind == "link" and device:
+        return (Entity("link", node, device),)
+    if kind == "sel":
+        return (Entity("chassis", node),)
+    if kind in ("mce", "edac"):
+        memory = Entity("memory", node)
+        return (memory, Entity("dimm", node, device)) if kind == "edac" and device else (memory,)
+    if kind == "filesystem":
+        disk = disk_of(device)
+        return (Entity("disk", node, disk),) if disk else ()
+    return ()
+
+
+def disk_of(device: str) -> str:
+    """The NVMe drive of a name that the kernel uses, empty for another's.
+
+    >>> disk_of("nvme0n1p2"), disk_of("dm-0")
+    ('nvme0', '')
+    """
+    found = _DISK.match(device)
+    return found[0] if found else ""
 
 
 def _nothing() -> None:

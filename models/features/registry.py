@@ -48,7 +48,14 @@ def _own(spec: EntitySpec) -> list[Feature]:
     return found
 
 
-_PARTS = {"gpu": "GPUs", "link": "links", "fan": "fans", "disk": "disks"}
+_PARTS = {
+    "gpu": "GPUs",
+    "link": "links",
+    "fan": "fans",
+    "disk": "disks",
+    "sensor": "sensors",
+    "dimm": "memory modules",
+}
 
 
 @cache

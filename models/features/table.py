@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 import numpy as np
@@ -70,11 +71,13 @@ class EntityTable:
         self.arrays = Arrays()
         self.streams = {one.name: StreamState(one, self.arrays) for one in spec.streams}
         self.happenings = Happenings(self.arrays, spec.groups)
-        self.main = next(one for one in self.streams.values() if one.presence is not None)
+        # A kind that only events speak of has none.
+        self.main = next((one for one in self.streams.values() if one.presence is not None), None)
         self.entities: list[Entity] = []
         self.identity: list[str] = []
         self.rows: dict[Entity, int] = {}
         self.nodes: dict[str, int] = {}
+        self.parts: Counter[str] = Counter()  # rows of each node
         self.node_of: list[int] = []
         self._siblings: Rows | None = None
         self._node_rows: Rows | None = None
@@ -91,6 +94,7 @@ class EntityTable:
         self.rows[entity] = row
         self.entities.append(entity)
         self.identity.append("")
+        self.parts[entity.node] += 1
         self.node_of.append(self.nodes.setdefault(entity.node, len(self.nodes)))
         self.arrays.reserve(row + 1)
         self._siblings = self._node_rows = None
@@ -215,8 +219,9 @@ class EntityTable:
         def asked(own: Iterable[str]) -> bool:
             return stems is None or not stems.isdisjoint(own)
 
-        assert self.main.presence is not None
-        last_ns = self.main.presence.last_ns(slice(0, count))
+        last_ns = np.full(count, NEVER_NS, np.int64)
+        if self.main is not None and self.main.presence is not None:
+            last_ns = self.main.presence.last_ns(slice(0, count))
         for state in self.streams.values():
             newest = last_ns if state is self.main else np.full(count, NEVER_NS, np.int64)
             gauges, peers, counters = (

@@ -67,7 +67,7 @@ class Effects:
                 text = (
                     f"EDAC MC0: {count:.0f} CE memory read error on CPU_SrcID#0_MC#0_Chan#0_DIMM#0"
                 )
-                return [self._event(fault, "edac", "ce", text, 1.0, now_ns, "DIMM_A1")]
+                return [self._event(fault, "edac", "corrected", text, 1.0, now_ns, "DIMM_A1")]
         elif fault.name == "ib_link":
             state.ib_symbol[node] += count
         elif fault.name == "ssd":

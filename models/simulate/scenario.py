@@ -8,6 +8,7 @@ how often or how early something fails is hidden in code.
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -93,6 +94,20 @@ class Frailty(_Strict):
     gamma_shape: Parameter
 
 
+# The look-alikes of single classes of fault, by the name of their rate.
+LOOK_ALIKES = {
+    "fan": ("harmless_fan_dips_per_1000_node_days",),
+    "psu": ("harmless_supply_warnings_per_1000_node_days",),
+    "dimm": ("harmless_edac_bursts_per_1000_node_days",),
+    "ib_link": ("harmless_symbol_bursts_per_1000_node_days",),
+    "nvlink": ("harmless_nvlink_bursts_per_1000_gpu_days",),
+    "hbm": (
+        "harmless_ecc_bursts_per_1000_gpu_days",
+        "harmless_remaps_per_1000_gpu_days",
+    ),
+}
+
+
 class Scenario(_Strict):
     """The whole scenario. ``faults`` is keyed by fault class (see models/simulate/faults.py)."""
 
@@ -106,26 +121,34 @@ class Scenario(_Strict):
 
     def scaled(self, factor: float, without: tuple[str, ...] = ()) -> Scenario:
         """This scenario with every fault rate times ``factor``, and classes left out."""
-        faults = {}
-        for name, rates in self.faults.items():
-            times = 0.0 if name in without else factor
-            rate = rates.rate_per_1000_entity_days
-            scaled = rate.model_copy(update={"value": rate.value * times})
-            faults[name] = rates.model_copy(update={"rate_per_1000_entity_days": scaled})
-        return self.model_copy(update={"faults": faults})
+        return self._times({name: 0.0 if name in without else factor for name in self.faults})
 
-    def crowded(self, factor: float) -> Scenario:
+    def crowded(self, factor: float, only: tuple[str, ...] = ()) -> Scenario:
         """Faults, bursts and warnings ``factor`` times as often: as much to tell apart per fault.
 
         A fleet whose faults alone were more frequent would teach that every error foretells one.
+        ``only`` names classes of fault: then these and what looks like them, and nothing else.
         """
+        alike = {rate for name in only for rate in LOOK_ALIKES.get(name, ())}
         frequent = {
             name: rate.model_copy(update={"value": rate.value * factor})
             for name, rate in self.benign
-            if name.startswith("harmless_") and "_per_1000_" in name and "single" not in name
+            if name.startswith("harmless_")
+            and "_per_1000_" in name
+            and "single" not in name
+            and (not only or name in alike)
         }
         benign = self.benign.model_copy(update=frequent)
-        return self.scaled(factor).model_copy(update={"benign": benign})
+        times = {name: factor if not only or name in only else 1.0 for name in self.faults}
+        return self._times(times).model_copy(update={"benign": benign})
+
+    def _times(self, factors: Mapping[str, float]) -> Scenario:
+        faults = {}
+        for name, rates in self.faults.items():
+            rate = rates.rate_per_1000_entity_days
+            scaled = rate.model_copy(update={"value": rate.value * factors[name]})
+            faults[name] = rates.model_copy(update={"rate_per_1000_entity_days": scaled})
+        return self.model_copy(update={"faults": faults})
 
     def with_hardware(self, hardware: str) -> Scenario:
         """This scenario on other nodes."""

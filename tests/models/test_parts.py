@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 import models.parts
-from models.dataset import Examples, build, mined
+from models.dataset import build_looks, mined
 from models.evaluation import evaluate
 from models.evaluation.events import from_labels, record
 from models.evaluation.parts import record_parts
 from models.evaluation.rivals import History, Scorer, StaticThresholds
+from models.looks import Looks
 from models.parts import SpreadError, build_parts, in_process, node_parts, spread
 from models.simulate import load
 from models.simulate.write import write_simulation
@@ -57,13 +58,13 @@ def dask() -> Iterator[str]:
         yield cluster.scheduler_address
 
 
-def same(one: dict[str, Examples], other: dict[str, Examples]) -> None:
+def same(one: dict[str, Looks], other: dict[str, Looks]) -> None:
     assert set(one) == set(other)
     for kind, some in one.items():
         there = other[kind]
         assert some.names == there.names
         assert some.nodes == there.nodes
-        for name in ("x", "y", "weight", "times_ns", "onsets_ns"):
+        for name in ("x", "times_ns", "onsets_ns", "causes", "lots", "known_ns", "fine"):
             mine, theirs = getattr(some, name), getattr(there, name)
             assert mine.dtype == theirs.dtype
             assert mine.tobytes() == theirs.tobytes(), (kind, name)
@@ -71,7 +72,7 @@ def same(one: dict[str, Examples], other: dict[str, Examples]) -> None:
 
 def asked(fleet: Telemetry) -> dict[str, object]:
     return {
-        "horizon_ns": DAY_NS,
+        "horizons_ns": (HOUR_NS, DAY_NS),
         "labels": mined(fleet),
         "negatives_share": 0.2,
         "step_ns": 12 * HOUR_NS,
@@ -80,7 +81,8 @@ def asked(fleet: Telemetry) -> dict[str, object]:
 
 def test_a_small_fleet_is_one_part_and_gives_what_it_always_gave(fleet: Telemetry) -> None:
     assert node_parts(fleet) == [None]
-    same(build_parts(fleet, **asked(fleet)), build(fleet, **asked(fleet)))  # type: ignore[arg-type]
+    whole_looks = build_looks(fleet, **asked(fleet))  # type: ignore[arg-type]
+    same(build_parts(fleet, **asked(fleet)), whole_looks)  # type: ignore[arg-type]
     labels = mined(fleet)
     targets = from_labels(labels)
     whole = record(fleet, SCORERS, targets, labels, 12 * HOUR_NS)
@@ -128,8 +130,8 @@ def test_an_evaluation_is_the_same_bit_for_bit_on_dask(fleet: Telemetry, dask: s
 def test_a_model_is_the_same_file_on_dask(
     fleet: Telemetry, dask: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("models.learned.LEAST_FAILURES", 2)
-    monkeypatch.setattr("models.learned.LEAST_LATER_FAILURES", 1)
+    monkeypatch.setattr("models.fitting.LEAST_FAILURES", 2)
+    monkeypatch.setattr("models.fitting.LEAST_LATER_FAILURES", 1)
     asked = {"negatives_share": 0.2, "step_ns": 12 * HOUR_NS}
     train_model([fleet.directory], tmp_path / "here", **asked)  # type: ignore[arg-type]
     with spread(dask) as over:

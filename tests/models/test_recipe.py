@@ -18,10 +18,13 @@ from models.recipe import Fleet, make_model
 def test_recipe_makes_a_model_that_says_what_it_is_made_of(tmp_path: Path) -> None:
     frequent = Fleet(1, 24, 16, 60.0, 1.0, 1800.0, "a100-4")
     rarer = Fleet(2, 24, 16, 30.0, 1.0, 1800.0, "a100-4")
-    model, facts = make_model(tmp_path / "model", frequent, rarer)
-    assert facts["simulated"] is True
-    assert [one["telemetry"] for one in facts["calibrated_on"]] == ["calibrate"]
+    model = make_model(tmp_path / "model", frequent, rarer)
+    assert model.facts["simulated"] is True
+    (calibrated,) = model.facts["calibrated_on"]  # type: ignore[misc]
+    assert calibrated["telemetry"] == "calibrate"
     again = load(tmp_path / "model")
     assert set(again.kinds) == set(model.kinds)
     manifest = json.loads((tmp_path / "model" / "manifest.json").read_text())
     assert "calibrate" in json.dumps(manifest)
+    for one in manifest["kinds"].values():
+        assert "86400" in one["horizons"]

@@ -1,7 +1,7 @@
 // The node that is looked at: verdict, GPU chips, charts, why, and what happened.
 
 import { Chart } from "./chart.js";
-import { KINDS, age, clock, figure, kindOf, make, odds, plainReason } from "./words.js";
+import { KINDS, age, clock, figure, kindOf, make, odds, outlook, plainReason } from "./words.js";
 
 // Always shown; then the two of SOMETIMES that tell most about the chosen GPU.
 const ALWAYS = ["temperature_celsius", "power_watts", "utilization_ratio", "memory_temperature_celsius"];
@@ -68,7 +68,7 @@ export class Panel {
     const facts = [
       node.slurm_state, model, detail.partitions.join(" "),
       node.jobs ? `${node.jobs === 1 ? "job" : "jobs"} ${detail.jobs.slice(0, 3).join(" ")}` : "no job",
-      `risk ${odds(node.risk)}`,
+      `risk ${odds(node.risk)}${outlook(node.outlook)}`,
       node.heard_seconds === null ? "never heard" : `heard ${age(node.heard_seconds)}\u00a0ago`,
       detail.locked ? "locked by an operator" : "",
     ].filter(Boolean);

@@ -47,6 +47,12 @@ export function plainReason(text) {
   return text.replace(/tocsin:(\S+) (\S+) [0-9a-f]{4,16};/, "$1 $2;").replace(/;?\s*tocsin explain [0-9a-f]{4,16}/, "");
 }
 
+/** The risk within each horizon: " (1h <0.01, 24h 0.02, 7d 0.09)"; nothing where it is not told. */
+export function outlook(within) {
+  const told = Object.entries(within || {}).map(([name, risk]) => `${name} ${odds(risk)}`);
+  return told.length ? ` (${told.join(", ")})` : "";
+}
+
 /** The horizon of the risk: 24 h. */
 export function horizon(seconds) {
   return seconds % 86400 === 0 && seconds > 86400 ? `${seconds / 86400} d` : `${figure(seconds / 3600)} h`;

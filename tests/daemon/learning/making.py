@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from models.artifact import save
-from models.dataset import Examples
 from models.drift import histograms
 from models.features import features
-from models.learned import LearnedRisk, train_kind
+from models.fitting import train_kind
+from models.learned import LearnedRisk
+from models.looks import Examples
 
 HOUR_NS = 3_600_000_000_000
 
@@ -41,7 +42,7 @@ def make_model(path: Path, name: str = "learned-a", gate: str = "off", **facts: 
         "gate": {"learned": gate, "why": "judged by a test"},
         "threshold": 0.3,
         "alarms_per_1000_node_days": 1.0,
-        "histograms": histograms({"node": some}, {"node": kind.names}),
+        "histograms": {"node": histograms(some, kind.names)},
         "trained_on": [{"end": "2026-11-01T00:00:00.000Z", "end_ns": 5}],
         "judged": {
             "challenger": {

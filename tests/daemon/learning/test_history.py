@@ -12,7 +12,8 @@ from collectors.events import event
 from daemon.learning.history import StoreHistory, sampled
 from daemon.store.embedded import Store
 from daemon.store.transfer import import_directory
-from models.dataset import Examples, build, mined
+from models.dataset import build, mined
+from models.looks import Examples
 from models.simulate import load
 from models.simulate.write import write_simulation
 from models.telemetry import Telemetry

@@ -13,8 +13,8 @@ from models.telemetry import Telemetry
 
 @pytest.fixture(scope="session")
 def history(tmp_path_factory: pytest.TempPathFactory) -> Telemetry:
-    """24 nodes x 4 GPUs, 20 days at 30 minutes, faults 60 times as often as usual."""
+    """24 nodes x 4 GPUs, 20 days by the hour, faults 60 times as often as usual."""
     directory: Path = tmp_path_factory.mktemp("history")
     scenario = load().scaled(60.0).with_hardware("a100-4")
-    write_simulation(directory, nodes=24, days=20, seed=5, cadence_seconds=1800, scenario=scenario)
+    write_simulation(directory, nodes=24, days=20, seed=5, cadence_seconds=3600, scenario=scenario)
     return Telemetry(directory)

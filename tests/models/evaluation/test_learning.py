@@ -11,20 +11,14 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from models.artifact import ModelRefused, load, save
-from models.dataset import Examples, Sampler, build, frames, mined
+from models.dataset import Sampler, build_looks, frames, mined
 from models.evaluation.rivals import Forest, Logistic
 from models.features import FeatureFrame, features
-from models.features.arrays import Floats
+from models.fitting import TooFewFailures, train, train_kind
+from models.horizons import TOLD_SECONDS
 from models.labels import Labels
-from models.learned import (
-    LearnedRisk,
-    TooFewFailures,
-    apply_calibration,
-    fit_calibration,
-    train,
-    train_kind,
-    usable_feature,
-)
+from models.learned import LearnedRisk, usable_feature
+from models.looks import Examples, Looks
 from models.telemetry import Telemetry
 
 DAY_NS = 86_400_000_000_000
@@ -32,13 +26,19 @@ HOUR_NS = DAY_NS // 24
 
 
 @pytest.fixture(scope="session")
-def examples(history: Telemetry) -> dict[str, Examples]:
-    return build(history, horizon_ns=DAY_NS, negatives_share=0.05, step_ns=2 * HOUR_NS)
+def looks(history: Telemetry) -> dict[str, Looks]:
+    horizons_ns = [int(one * 1e9) for one in TOLD_SECONDS]
+    return build_looks(history, horizons_ns=horizons_ns, negatives_share=0.05, step_ns=2 * HOUR_NS)
 
 
 @pytest.fixture(scope="session")
-def model(examples: dict[str, Examples]) -> LearnedRisk:
-    return train(examples, 86400.0)[0]
+def examples(looks: dict[str, Looks]) -> dict[str, Examples]:
+    return {kind: some.within(DAY_NS) for kind, some in looks.items()}
+
+
+@pytest.fixture(scope="session")
+def model(looks: dict[str, Looks]) -> LearnedRisk:
+    return train(looks, 86400.0)[0]
 
 
 @pytest.fixture(scope="session")
@@ -100,34 +100,14 @@ def test_weights_restore_the_true_rate(
     history: Telemetry, seen: list[tuple[int, FeatureFrame]]
 ) -> None:
     labels = mined(history)
-    few, many = (Sampler(labels, DAY_NS, share, 3) for share in (0.2, 1.0))
+    few, many = (Sampler(labels, [DAY_NS], share, 3) for share in (0.2, 1.0))
     for now_ns, frame in seen:
         few.add(now_ns, frame)
         many.add(now_ns, frame)
-    left, right = (one.examples()["gpu"] for one in (few, many))
+    left, right = (one.looks()["gpu"].within(DAY_NS) for one in (few, many))
     rates = [float(np.average(one.y, weights=one.weight)) for one in (left, right)]
     assert rates[0] == pytest.approx(rates[1], rel=0.1)
     assert left.y.sum() == right.y.sum() > 0
-
-
-def test_calibrated_probabilities_are_rates() -> None:
-    rng = np.random.default_rng(1)
-    raw: Floats = rng.beta(0.5, 4, 40_000)
-    true = 0.5 * raw**1.5
-    y = (rng.random(len(raw)) < true).astype(float)
-    p = apply_calibration(raw, fit_calibration(raw, y, np.ones(len(y))))
-    for low, high in ((0.005, 0.02), (0.02, 0.1), (0.1, 1)):
-        inside = (p >= low) & (p < high)
-        if inside.sum() > 1000:
-            assert float(p[inside].mean()) == pytest.approx(float(true[inside].mean()), rel=0.25)
-
-
-def test_calibration_never_turns_the_order_round() -> None:
-    rng = np.random.default_rng(2)
-    raw = rng.random(2000)
-    y = (rng.random(2000) < 0.5 * (1 - raw)).astype(float)  # the score is the wrong way round
-    p = apply_calibration(np.linspace(0.01, 0.99, 50), fit_calibration(raw, y, np.ones(2000)))
-    assert (np.diff(p) >= -1e-12).all()
 
 
 def test_model_sees_no_clock() -> None:
@@ -138,9 +118,9 @@ def test_model_sees_no_clock() -> None:
         assert "reboots.age_days" in seen or kind == "gpu"
 
 
-def test_too_few_failures_are_said(examples: dict[str, Examples]) -> None:
-    quiet = {kind: some.part(some.y == 0) for kind, some in examples.items()}
-    with pytest.raises(TooFewFailures, match="10 and 4 are needed"):
+def test_too_few_failures_are_said(looks: dict[str, Looks]) -> None:
+    quiet = {kind: some.part(some.onsets_ns == 0) for kind, some in looks.items()}
+    with pytest.raises(TooFewFailures, match="10 are needed"):
         train(quiet, 86400.0)
 
 
@@ -262,7 +242,7 @@ def test_reasons_name_what_moved_the_risk(
 
 def test_learning_is_deterministic(examples: dict[str, Examples]) -> None:
     left, right = (train_kind(examples["gpu"]) for _ in range(2))
-    assert left.calibration == right.calibration
+    assert left.own.calibration == right.own.calibration
 
 
 def test_other_learners_stand_behind_the_same_interface(
@@ -278,7 +258,7 @@ def test_sampler_keeps_all_positives_and_drops_what_is_about_to_strike(
     history: Telemetry,
 ) -> None:
     labels = mined(history)
-    sampler = Sampler(labels, DAY_NS, 0.0, 0)
+    sampler = Sampler(labels, [DAY_NS], 0.0, 0)
     onset = labels.failures[0].onset_ns
     node = labels.failures[0].entity.node
     assert not sampler.usable(node, onset - 600 * 10**9)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from collectors.sample import Sample, sample
 from models.features import FeatureEngine
-from models.features.engine import address
+from models.features.engine import NAMED_PARTS_LIMIT, address
 from models.voices import Entity
 
 SECOND = 1_000_000_000
@@ -339,8 +339,78 @@ def test_wide_view_holds_each_kind_in_its_own_columns() -> None:
     engine.observe(node_of(SECOND, [60, 60, 60, 72], [600] * 4), SECOND)
     engine.observe([sample("host", SECOND, {"load_1m": 1.0}, node="n1")], SECOND)
     frame = engine.frame(SECOND)
-    assert frame.values.shape == (5, len(frame.names))
+    assert frame.values.shape == (6, len(frame.names))  # the host feeds node and memory
     column = frame.names.index("load.now")
     row = frame.entities.index(Entity("node", "n1"))
     assert frame.values[row, column] == 1.0
     assert np.isnan(np.delete(frame.values[:, column], row)).all()
+
+
+# ---- parts beside GPUs ----------------------------------------------------------------
+
+
+def told(kind: str, code: str, device: str, time_ns: int = HOUR) -> Sample:
+    fields: dict[str, float | str] = {"text": "x", "severity": 2.0, "device": device}
+    return sample("event", time_ns, fields, node="n1", kind=kind, code=code)
+
+
+@pytest.mark.parametrize(
+    ("event", "entity", "feature"),
+    [
+        (told("edac", "corrected", "DIMM_A1"), Entity("dimm", "n1", "DIMM_A1"),
+         "corrected.events_1h"),
+        (told("edac", "corrected", "DIMM_A1"), Entity("memory", "n1"), "memory_error.events_1h"),
+        (told("mce", "logged", ""), Entity("memory", "n1"), "memory_error.events_1h"),
+        (told("sel", "power_supply_predictive", "PSU2"), Entity("chassis", "n1"),
+         "supply_event.events_1h"),
+        (told("sel", "fan", "FAN3"), Entity("chassis", "n1"), "bmc_event.events_1h"),
+        (told("filesystem", "io_error", "nvme1n1"), Entity("disk", "n1", "nvme1"),
+         "disk_event.events_1h"),
+        (told("link", "cable_error", "mlx5_0/1"), Entity("link", "n1", "mlx5_0/1"),
+         "link_event.events_1h"),
+    ],
+)  # fmt: skip
+def test_an_event_counts_for_the_part_that_it_speaks_of(
+    event: Sample, entity: Entity, feature: str
+) -> None:
+    engine = FeatureEngine()
+    engine.observe([event], HOUR)
+    assert about(engine, HOUR, entity)[feature] == pytest.approx(1.0)
+
+
+def test_memory_is_told_of_its_worst_module() -> None:
+    engine = FeatureEngine()
+    host = {"edac_corrected_total": 5.0, "mce_total": 0.0}
+    engine.observe([sample("host", SECOND, host, node="n1")], SECOND)
+    engine.observe([told("edac", "corrected", "DIMM_A1", HOUR + i) for i in range(3)], HOUR)
+    engine.observe([told("edac", "corrected", "DIMM_B2", HOUR + 9)], HOUR)
+    found = about(engine, HOUR + 10, Entity("memory", "n1"))
+    assert found["dimm_max.corrected.events_1h"] == pytest.approx(3.0)
+
+
+def test_chassis_is_one_for_a_node_and_gathers_its_sensors() -> None:
+    engine = FeatureEngine()
+    for step in range(1, 30):
+        at = step * HOUR // 2
+        speeds = (9000.0, 9000.0, 9000.0, 9000.0 - 150 * step)
+        engine.observe(
+            [
+                sample("bmc", at, {"value": speed, "critical": float(speed < 5000)}, node="n1",
+                       sensor=f"FAN{fan}", kind="rpm")
+                for fan, speed in enumerate(speeds)
+            ],
+            at,
+        )  # fmt: skip
+    frame = engine.frame(29 * HOUR // 2, ("chassis",))
+    (entity,) = frame.entities
+    assert entity == Entity("chassis", "n1")
+    assert frame.about(entity)["fan_odd.fan_speed.drop_1d"] > 0.1
+    assert frame.about(entity)["sensor_max.sensor_critical.now"] == 1.0
+
+
+def test_parts_that_events_name_without_end_take_no_memory_without_end() -> None:
+    engine = FeatureEngine()
+    names = [f"DIMM_{number}" for number in range(10 * NAMED_PARTS_LIMIT)]
+    engine.observe([told("edac", "corrected", one, HOUR + i) for i, one in enumerate(names)], HOUR)
+    assert len(engine.tables["dimm"]) == NAMED_PARTS_LIMIT
+    assert about(engine, HOUR, Entity("memory", "n1"))["memory_error.events_1h"] > NAMED_PARTS_LIMIT

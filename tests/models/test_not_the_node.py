@@ -1,0 +1,181 @@
+"""What others did (a configuration, an exporter, a log, a switch) is no fault of a node."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from collectors.bmc.ipmi_sel import parse_ipmitool
+from collectors.sample import Sample, sample, source_reading
+from models.rules import Rules
+from models.voices import Fact, Remedy
+
+SECOND = 10**9
+NOW = 1_796_000_000 * SECOND
+BOOT = NOW - 86_400 * SECOND
+FULL = {
+    "temperature_celsius": 40.0,
+    "power_watts": 90.0,
+    "utilization_ratio": 0.0,
+    "sm_clock_hertz": 1.4e9,
+    "memory_used_bytes": 1e9,
+    "energy_joules_total": 5.0,
+    "pcie_replays_total": 0.0,
+}
+FEW = {name: FULL[name] for name in list(FULL)[:4]}
+
+
+def gpu(node: str, index: int, at: int, fields: dict[str, float]) -> Sample:
+    return sample("gpu", at, fields, node=node, gpu=str(index), uuid=f"GPU-{node}-{index}")
+
+
+def source(node: str, name: str, at: int) -> Sample:
+    return source_reading(node, name, at, up=True, duration_seconds=0.1, age_seconds=0.0)
+
+
+def host(at: int, **fields: float) -> Sample:
+    return sample("host", at, {"boot_time_seconds": BOOT / SECOND} | fields, node="n1")
+
+
+def tell(rules: Rules, *samples: Sample) -> None:
+    for one in samples:
+        rules.observe(one, one.time_ns)
+
+
+def facts(rules: Rules, at: int, expected: int = 0) -> list[Fact]:
+    return rules.facts(at, {"n1": expected})
+
+
+def kept(rules: Rules) -> Rules:
+    """Another head, from the checkpoint."""
+    fresh = Rules()
+    fresh.load(json.loads(json.dumps(rules.dump())))
+    return fresh
+
+
+# ---- Slurm's configuration -------------------------------------------------------------------
+
+
+def counted(rules: Rules, at: int, gpus: int, minutes: int, expected: int) -> int:
+    """``gpus`` GPUs are seen for so long."""
+    for _ in range(minutes * 6):
+        at += 10 * SECOND
+        tell(rules, *(gpu("n1", i, at, FULL) for i in range(gpus)), source("n1", "nvml", at))
+        facts(rules, at, expected)
+    return at
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_gpus_that_slurm_newly_asks_for_and_nobody_ever_saw_are_a_question_to_a_person(
+    restarts: bool,
+) -> None:
+    rules = Rules()
+    at = counted(rules, NOW, 4, 30, expected=4)
+    if restarts:
+        rules = kept(rules)
+    at = counted(rules, at, 4, 5, expected=8)
+    (fact,) = facts(rules, at, 8)
+    assert (fact.rule, fact.remedy) == ("gpu_count", Remedy.ALERT)
+    assert "4 of 8 GPUs seen" in fact.text
+    assert "Slurm's configuration" in fact.advice
+    # Then one of them is really gone.
+    at = counted(rules, at, 3, 3, expected=8)
+    (fact,) = facts(rules, at, 8)
+    assert (fact.rule, fact.remedy) == ("gpu_count", Remedy.DRAIN)
+
+
+def test_a_gpu_that_was_missing_from_the_first_look_on_is_the_nodes() -> None:
+    rules = Rules()
+    at = counted(rules, NOW, 7, 5, expected=8)
+    (fact,) = facts(rules, at, 8)
+    assert fact.remedy is Remedy.DRAIN
+
+
+def test_a_gpu_that_goes_after_slurm_asked_for_less_for_a_while_is_the_nodes() -> None:
+    rules = Rules()
+    at = counted(rules, NOW, 8, 5, expected=8)
+    at = counted(rules, at, 8, 1, expected=4)
+    at = counted(rules, at, 7, 3, expected=8)
+    (fact,) = facts(rules, at, 8)
+    assert fact.remedy is Remedy.DRAIN
+
+
+# ---- an exporter's configuration -------------------------------------------------------------
+
+
+def test_families_that_all_gpus_lose_at_once_were_taken_out_of_the_exporter() -> None:
+    rules = Rules()
+    at = NOW
+    for round_ in range(20):
+        at += 15 * SECOND
+        fields = FULL if round_ < 10 else FEW
+        tell(
+            rules, *(gpu("n1", i, at, fields) for i in range(4)), source("n1", "dcgm_exporter", at)
+        )
+    assert [one for one in facts(rules, at, 4) if one.remedy is Remedy.DRAIN] == []
+
+
+def test_one_gpu_that_loses_them_is_lost() -> None:
+    rules = Rules()
+    at = NOW
+    for round_ in range(20):
+        at += 15 * SECOND
+        tell(rules, gpu("n1", 0, at, FULL if round_ < 10 else FEW))
+        tell(
+            rules, *(gpu("n1", i, at, {**FULL, "power_watts": 90.0 + round_}) for i in range(1, 4))
+        )
+        tell(rules, source("n1", "dcgm_exporter", at))
+    (fact,) = facts(rules, at, 4)
+    assert (fact.rule, fact.remedy, fact.entity.device) == ("gpu_vanished", Remedy.DRAIN, "gpu0")
+
+
+# ---- counters that were read in part ---------------------------------------------------------
+
+
+def test_a_memory_error_count_that_falls_and_comes_back_is_no_error() -> None:
+    rules = Rules()
+    counts = (3.0, 1.0, 3.0, 1.0, 1.0, 3.0)
+    for step, count in enumerate(counts):
+        tell(rules, host(NOW + step * 10 * SECOND, edac_uncorrected_total=count))
+    assert facts(rules, NOW + 60 * SECOND) == []
+    rules = kept(rules)
+    tell(rules, host(NOW + 70 * SECOND, edac_uncorrected_total=4.0))
+    (fact,) = facts(rules, NOW + 70 * SECOND)
+    assert (fact.rule, fact.remedy) == ("memory_uncorrected", Remedy.DRAIN)
+
+
+def test_a_memory_error_after_the_counter_began_anew_counts() -> None:
+    rules = Rules()
+    for step, count in enumerate((3.0, 0.0, 0.0, 1.0)):
+        tell(rules, host(NOW + step * 10 * SECOND, edac_uncorrected_total=count))
+    (fact,) = facts(rules, NOW + 40 * SECOND)
+    assert fact.rule == "memory_uncorrected"
+
+
+# ---- a BMC that does not know the time -------------------------------------------------------
+
+SEL = "   1 | {} | Memory #0x8d | Uncorrectable ECC | Asserted\n"
+
+
+@pytest.mark.parametrize("when", ["Pre-Init  |0000005832", "01/01/1970 | 00:12:01"])
+def test_an_entry_of_a_log_whose_time_nobody_knows_tells_people_and_drains_nobody(
+    when: str,
+) -> None:
+    rules = Rules()
+    tell(rules, host(NOW - 10 * SECOND))
+    samples, problems = parse_ipmitool(SEL.format(when), "n1", NOW)
+    assert (len(samples), problems) == (1, [])
+    tell(rules, *samples)
+    (fact,) = facts(rules, NOW)
+    assert (fact.rule, fact.remedy) == ("memory_uncorrected", Remedy.ALERT)
+
+
+def test_an_entry_of_now_drains() -> None:
+    rules = Rules()
+    tell(rules, host(NOW - 10 * SECOND))
+    samples, _ = parse_ipmitool(SEL.format("11/30/2026 | 00:53:20 UTC"), "n1", NOW)
+    assert samples[0].time_ns == NOW
+    tell(rules, *samples)
+    (fact,) = facts(rules, NOW)
+    assert (fact.rule, fact.remedy) == ("memory_uncorrected", Remedy.DRAIN)
