@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, TypeVar, TypeVarTuple
+from functools import update_wrapper
+from typing import Any, Concatenate, ParamSpec, TypeVar, TypeVarTuple
+
+import structlog
 
 from collectors.slurm.nodes import NodeState
 from daemon.drains.drains import RefusedError, Returned
@@ -15,8 +19,40 @@ from daemon.page.view import Refused, UnknownSubject
 from daemon.slurm.adapter import SlurmError
 from daemon.words import word_samples
 
+log = structlog.get_logger("tocsin.operators")
+
 Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")
+Said = ParamSpec("Said")
+_Verb = Callable[Concatenate["OperatorWords", Said], Coroutine[Any, Any, str]]
+
+_under_way: set[asyncio.Task[Any]] = set()
+
+
+async def to_the_end(word: Coroutine[Any, Any, Result]) -> Result:
+    """What ``word`` comes to. It goes on where its speaker waits no longer.
+
+    Slurm may hold the hand's thread for longer than an answer may take. The speaker is told then
+    that the head goes on working; a word that was dropped, or half of it, would make that a lie.
+    """
+    task = asyncio.create_task(word)
+    _under_way.add(task)
+    task.add_done_callback(_over)
+    return await asyncio.shield(task)
+
+
+def _over(task: asyncio.Task[Any]) -> None:
+    _under_way.discard(task)
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.info("word_came_to_nothing", why=str(error))
+
+
+def _lasting(verb: _Verb[Said]) -> _Verb[Said]:
+    async def said(self: OperatorWords, /, *args: Said.args, **kwargs: Said.kwargs) -> str:
+        return await to_the_end(verb(self, *args, **kwargs))
+
+    update_wrapper(said, verb)
+    return said
 
 
 @dataclass(slots=True)
@@ -35,6 +71,7 @@ class OperatorWords:
         self._head = head
         self._resumes: deque[_Resume] = deque()
 
+    @_lasting
     async def approve(self, case: str, user: str) -> str:
         """Yes to a waiting drain; judged and written at once."""
         found = await self._word(self._head.drains.approve, case, user)
@@ -46,11 +83,13 @@ class OperatorWords:
             return f"{found.node}: case {found.id[:4]} approved, but its cause is not seen now"
         return f"{found.node}: case {found.id[:4]} approved; it is drained when every guard passes"
 
+    @_lasting
     async def deny(self, case: str, user: str) -> str:
         """No to a waiting drain."""
         found = await self._word(self._head.drains.deny, case, user)
         return f"{found.node}: case {found.id[:4]} denied; this cause will not drain it"
 
+    @_lasting
     async def resume(self, node: str, user: str) -> str:
         """Lifts our own drain."""
         self._known(node)
@@ -63,12 +102,14 @@ class OperatorWords:
             raise Refused(f"{node} was not lifted: tocsin's own log says why")
         return f"{node} is back in service"
 
+    @_lasting
     async def prove(self, node: str, user: str) -> str:
         """Tests a node that we hold, by a job of ours."""
         self._known(node)
         await self._word(self._head.drains.prove, node, user)
         return f"{node} is being tested; tocsin explain {node} shows how far it is, and its figures"
 
+    @_lasting
     async def lock(self, node: str, user: str, locked: bool) -> str:
         """Locks a node against tocsin, or unlocks it."""
         self._known(node)
@@ -76,11 +117,13 @@ class OperatorWords:
         await self._word(act, node, user)
         return f"{node} is {'locked: tocsin will not drain it' if locked else 'unlocked'}"
 
+    @_lasting
     async def close_breaker(self, user: str) -> str:
         """Lets drains through again."""
         await self._word(self._head.drains.close_breaker, user)
         return "the breaker is closed: drains may go on"
 
+    @_lasting
     async def verdict(self, case: str, right: bool, user: str) -> str:
         """Whether a decision was right."""
         found = await self._word(self._head.drains.verdict, case, right, user)

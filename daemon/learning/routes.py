@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Coroutine
+from typing import Any
 
 from aiohttp import web
 
 from daemon.head import Head
 from daemon.learning.shelf import ShelfError
+from daemon.operators import to_the_end
 from daemon.page.api import reply, subject, user
 from daemon.page.view import Refused
 
@@ -44,9 +46,9 @@ def model_verbs(head: Head) -> list[web.RouteDef]:
     ]
 
 
-async def _said(word: Awaitable[str]) -> web.Response:
+async def _said(word: Coroutine[Any, Any, str]) -> web.Response:
     try:
-        text = await word
+        text = await to_the_end(word)
     except ShelfError as error:
         raise Refused(str(error)) from error
     return reply({"text": text})

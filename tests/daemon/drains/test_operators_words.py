@@ -312,3 +312,44 @@ async def test_words_that_come_while_a_lift_is_under_way_are_lifted_together() -
     assert sorted(spent) == ["n1", "n2", "n3", "n4", "n5"]
     assert not any(one.drain for one in shown.values())
     assert set(shown) == set(spent)
+
+
+async def test_a_word_is_carried_out_also_where_its_speaker_waits_no_longer() -> None:
+    """Slurm holds the hand for longer than an answer may take: no word is dropped for it, and none
+    waits for somebody else's to be done behind its speaker's back."""
+    made, counted = held(2)
+    free = asyncio.Event()
+
+    class Desk:
+        def saw(self, fresh: Mapping[str, NodeState]) -> None: ...
+
+    class Stub:
+        """As much of a head as a word needs; its hand is busy until ``free``."""
+
+        drains, clock, desk, nodes = made.drains, made.clock, Desk(), made.adapter.nodes()
+
+        async def by_hand(self, function, *arguments):  # type: ignore[no-untyped-def]
+            await free.wait()
+            return function(*arguments)
+
+        async def returned(self, nodes: Sequence[Returned]) -> None:
+            spent.extend(one.node for one in nodes)
+
+        def look_at_ledger(self) -> None: ...
+
+    spent: list[str] = []
+    words = OperatorWords(Stub())  # type: ignore[arg-type]
+    said = [asyncio.create_task(word) for word in (words.resume("n1", "ann"),
+            words.lock("n2", "ann", True))]  # fmt: skip
+    await asyncio.sleep(0)
+    for one in said:
+        one.cancel()
+    _, late = await asyncio.wait(said, timeout=60)
+    assert not late
+    free.set()
+    async with asyncio.timeout(60):
+        while asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.sleep(0)
+    assert [name for name, one in counted.nodes().items() if one.drain] == ["n2"]
+    assert spent == ["n1"]
+    assert made.ledger.locks() == {"n2": "ann"}
