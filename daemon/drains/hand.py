@@ -6,6 +6,7 @@ A node is ours only while Slurm shows exactly the reason that the ledger says we
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from collectors.slurm.nodes import NodeState
 from daemon.drains.ledger import SELF as SELF
@@ -50,15 +51,30 @@ class Hand:
         self.shown: dict[str, NodeState] = {}
 
     def write(self, cases: Mapping[str, Case]) -> Outcome | SlurmError:
-        """Drains each case's node for its reason; a failure is an answer too."""
+        """Drains each case's node for its reason; a failure is an answer too.
+
+        A node that shows the very drain already is done: an earlier write, whose answer never
+        came, was made after all, and nobody else writes our words.
+        """
         if not cases:
             return Outcome()
+        mine: dict[str, NodeState] = {}
+
+        def check(node: NodeState) -> str:
+            if is_ours(node, cases[node.name]):
+                mine[node.name] = node
+                return "it is drained by tocsin already"
+            return may_drain(node)
+
         try:
-            outcome = self.adapter.drain(
-                {node: case.reason for node, case in cases.items()}, may_drain
-            )
+            outcome = self.adapter.drain({node: case.reason for node, case in cases.items()}, check)
         except SlurmError as error:
-            return error
+            if not mine:
+                return error
+            outcome = Outcome(skipped=dict.fromkeys(cases, str(error)))
+        if mine:
+            skipped = {node: why for node, why in outcome.skipped.items() if node not in mine}
+            outcome = replace(outcome, done={**outcome.done, **mine}, skipped=skipped)
         self.shown.update(outcome.done)
         return outcome
 

@@ -331,11 +331,12 @@ class Ledger:
             )
 
     def ended_case(self, node: str, reason: str) -> Case | None:
-        """The newest case of ``node`` that came back and had written exactly ``reason``."""
+        """The newest case of ``node`` with exactly ``reason`` that came back or was abandoned."""
         found = self._cases(
-            "node = ? AND reason = ? AND state = 'returned' ORDER BY ended_ns DESC LIMIT 1",
-            (node, reason),
-        )
+            "node = ? AND reason = ? AND (state = 'returned' OR state IN ('abandoned', 'watch', "
+            "'proposed', 'approved', 'denied') AND id IN (SELECT subject FROM audit WHERE "
+            "verb = 'abandon')) ORDER BY ended_ns DESC LIMIT 1", (node, reason),
+        )  # fmt: skip
         return found[0] if found else None
 
     def lifted_since(self, time_ns: int) -> dict[str, str]:

@@ -135,6 +135,8 @@ class Reconciler:
         case = self._ledger.ended_case(name, node.reason)
         if case is None:
             return False
+        if case.state is not State.RETURNED:
+            return node.drain and self._landed(case, node, now_ns)
         try:
             revived = self._started_ns() + SECOND_NS > case.ended_ns
         except SlurmError:
@@ -146,6 +148,18 @@ class Reconciler:
                 return_by="", seen_ns=now_ns,
             )  # fmt: skip
         return revived
+
+    def _landed(self, case: Case, node: NodeState, now_ns: int) -> bool:
+        """A drain that was given up without a known outcome stands there after all: slurmctld hung,
+        and worked off what it had been asked when it came back. It is ours, and counts.
+        """
+        text = "the write whose outcome was not known was made after all"
+        case = self._ledger.move(
+            case, State.INTENT, now_ns, user=SELF, verb="late", text=text, intent_ns=now_ns,
+            ended_ns=0, return_by="",
+        )  # fmt: skip
+        self._agree(case, node, now_ns)
+        return True
 
     def _agree(self, case: Case, node: NodeState, now_ns: int) -> Case:
         if case.state is State.INTENT:

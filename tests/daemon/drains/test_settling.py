@@ -103,6 +103,70 @@ def test_an_intent_that_stays_unknown_is_judged_anew_after_a_while() -> None:
     assert not node(made, "n3").drain
 
 
+@pytest.mark.parametrize("seen_again", [False, True])
+def test_a_drain_that_slurmctld_makes_after_it_was_given_up_is_still_ours(seen_again: bool) -> None:
+    """It hung for longer than an intent lasts, and worked off its backlog when it came back."""
+    unsure = Unsure(cluster(4).values(), Clock().now_ns)
+    made = House(unsure)
+    unsure.apply = False
+    made.facts = [lost("n3")]
+    made.cycle()
+    (case,) = made.ledger.held()
+    made.facts = []
+    made.clock.pass_seconds(700)
+    made.cycle()
+    assert made.ledger.find(case.id).state is State.ABANDONED
+    unsure.set("n3", user="tocsin", state="drain", reason=case.reason)
+    made.facts = [lost("n3")] if seen_again else []
+    made.clock.pass_seconds(10)
+    made.cycle()
+    (held,) = made.ledger.held()
+    assert (held.id, held.state) == (case.id, State.DRAINED)
+    assert made.ledger.view(made.now_ns()).drains_ns == (made.now_ns(),)
+    assert "late" in [entry.verb for entry in made.ledger.audit(node="n3")]
+    assert made.drains.resume("n3", "ann", made.now_ns()).node == "n3"
+    assert not node(made, "n3").drain
+
+
+def test_a_person_who_writes_what_shadow_proposed_keeps_the_drain() -> None:
+    made = house(Mode.SHADOW)
+    made.facts = [lost("n3")]
+    reason = made.cycle()[0].reason
+    slurm(made).set("n3", user="ann", state="drain", reason=reason)
+    made.cycle()
+    assert made.ledger.held() == []
+    acts = House(made.adapter, database=made.database, mode=Mode.ACT)
+    acts.clock.pass_seconds(60)
+    acts.facts = list(made.facts)
+    assert acts.cycle()[0].guard is Guard.FOREIGN
+    assert acts.ledger.held() == []
+
+
+def test_a_drain_that_is_made_between_two_looks_is_done_and_not_taken_back() -> None:
+    class Late(SimulatedSlurm):
+        """The answer to the first write never comes; it is made when the second one looks."""
+
+        backlog: Mapping[str, str] = {}
+
+        def drain(self, reasons: Mapping[str, str], check: Check) -> Outcome:
+            if not self.backlog:
+                self.backlog = dict(reasons)
+                return Outcome(unknown=dict.fromkeys(reasons, "no answer came"))
+            for name, reason in self.backlog.items():
+                self.set(name, user="tocsin", state="drain", reason=reason)
+            return super().drain(reasons, check)
+
+    late = Late(cluster(4).values(), Clock().now_ns)
+    made = House(late)
+    made.facts = [lost("n3")]
+    made.cycle()
+    made.clock.pass_seconds(10)
+    made.cycle()
+    assert node(made, "n3").drain
+    assert made.ledger.case_of("n3").state is State.DRAINED  # type: ignore[union-attr]
+    assert late.writes_total == 1
+
+
 @pytest.mark.parametrize("error", [SlurmUnavailable("away", "stopped"), SlurmRefused("no rights")])
 def test_a_drain_that_could_not_be_written_is_a_refusal_and_comes_later_once(
     error: Exception,
