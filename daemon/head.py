@@ -50,6 +50,7 @@ from daemon.policy.decide import Situation, decide
 from daemon.policy.decisions import Action, Decision, Mode
 from daemon.policy.groups import Groups
 from daemon.recovery import restore, save
+from daemon.returns import Returns
 from daemon.schedule import Schedule
 from daemon.slurm.adapter import SlurmAdapter
 from daemon.slurm.fenced import Fence
@@ -169,6 +170,7 @@ class Head:
         self.decisions: tuple[Decision, ...] = ()
         self.risk_of: Mapping[str, Mapping[str, Risk]] = {}
         self.view: LedgerView = self.ledger.view(clock.now_ns())
+        self._returns = Returns(self.watch, self.view.returned_ns)
         self.active: list[Alert] = []
         self._faults: dict[str, str] = {}
         self.started_seconds = clock.monotonic()
@@ -190,13 +192,8 @@ class Head:
         period, most = self.desk.source.period_seconds, self.desk.source.deadline_seconds + 5
         every("slurm", period, most, self.read_slurm, delay_seconds=period)
         every("judge", config.head.judge_seconds, 60.0, self.judge)
-        every(
-            "checkpoint",
-            config.head.checkpoint_seconds,
-            120.0,
-            self.checkpoint,
-            delay_seconds=config.head.checkpoint_seconds,
-        )
+        often = config.head.checkpoint_seconds
+        every("checkpoint", often, 120.0, self.checkpoint, delay_seconds=often)
         every("self", 10.0, 10.0, self._report)
         self.schedule.every_blocking(
             "roll", ROLL_PERIOD_SECONDS, 600.0, self._roll, delay_seconds=ROLL_PERIOD_SECONDS
@@ -250,7 +247,8 @@ class Head:
         log.info("head_ends")
 
     def _restore(self) -> dict[str, object]:
-        found = restore(self.state_dir, self.watch, self.store, self.clock.now_ns())
+        returned_ns = self.view.returned_ns
+        found = restore(self.state_dir, self.watch, self.store, self.clock.now_ns(), returned_ns)
         return {"checkpoint": found.checkpoint, "samples": found.samples}
 
     # ---- Slurm ------------------------------------------------------------------------
@@ -293,8 +291,8 @@ class Head:
         """Nodes that came back into service: what was certain of them before is spent."""
         for one in nodes:
             log.info("node_returned", node=one.node)
-            await self.intake.in_turn(self.watch.clear, one.node, one.at_ns)
         if nodes:
+            await self.intake.in_turn(self._returns.tell, dict(nodes))
             self._spawn(self._look_again([one.node for one in nodes]))
 
     async def _look_again(self, names: list[str]) -> None:
@@ -316,6 +314,7 @@ class Head:
         async with self._judging:
             now_ns = self.clock.now_ns()
             expected = self.desk.expected_gpus()
+            await self.intake.in_turn(self._returns.tell, self.view.returned_ns)
             judgement = await self.intake.in_turn(self.watch.judge, now_ns, expected, self.groups())
             # Our own sources are told by their faults; the head itself is no silent node.
             heard = [one for one in judgement.silences if (one.node, one.cause) != _SELF]
@@ -464,8 +463,10 @@ class Head:
         )
 
     def _roll(self) -> None:
-        self.store.roll(self.clock.now_ns())
-        self.store.make_room()
+        try:
+            self.store.roll(self.clock.now_ns())
+        finally:  # where it failed for want of room, room is what it needs
+            self.store.make_room()
 
     async def _mine(self) -> None:
         if self.past is not None:

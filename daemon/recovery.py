@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,8 +66,18 @@ def save(directory: Path, watch: Watch, now_ns: int) -> None:
     _write(directory / WATCH_FILE, words)
 
 
-def restore(directory: Path, watch: Watch, store: Store, now_ns: int) -> Restored:
-    """Brings ``watch`` to what it was, from the checkpoint and the store."""
+def restore(
+    directory: Path,
+    watch: Watch,
+    store: Store,
+    now_ns: int,
+    returned_ns: Mapping[str, int] | None = None,
+) -> Restored:
+    """Brings ``watch`` to what it was, from the checkpoint and the store.
+
+    ``returned_ns``: when each node last came back into service, by the ledger: what was certain
+    before is spent, also where a kill came before the watch had heard of it.
+    """
     saved_ns = _load(directory, watch)
     names = [*_FIRST, *sorted(watch.measurements - set(_FIRST))]
     if saved_ns is None:
@@ -77,14 +87,21 @@ def restore(directory: Path, watch: Watch, store: Store, now_ns: int) -> Restore
         since_ns = events_ns = min(saved_ns, now_ns) - OVERLAP_NS
     count = 0
     unusable: list[str] = []
+    spent = [(at_ns, node) for node, at_ns in (returned_ns or {}).items() if at_ns >= events_ns]
+    spent.sort(reverse=True)
     for samples in _history(store, names, events_ns, since_ns, now_ns):
         for sample in samples:
+            while spent and spent[-1][0] < sample.time_ns:
+                at_ns, node = spent.pop()
+                watch.clear(node, at_ns)
             try:
                 watch.ingest([sample], sample.time_ns)
             except Exception as error:
                 # A reading that one node sent must not keep the head of all nodes from starting.
                 unusable.append(f"{sample.measurement} of {sample.tag('node')}: {error!r}"[:300])
         count += len(samples)
+    for at_ns, node in reversed(spent):
+        watch.clear(node, at_ns)
     if unusable:
         log.error("history_not_usable", samples=len(unusable), first=unusable[0])
     return Restored(saved_ns is not None, since_ns, count)
