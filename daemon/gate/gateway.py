@@ -19,6 +19,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
+from urllib.parse import parse_qs
 
 from aiohttp import web
 from pydantic import Field
@@ -229,8 +230,13 @@ class Gateway:
         except RefusedError as refused:
             return refused.response()
         statement = request.query.get("q", "")
-        if request.method == "POST" and not statement and (request.content_length or 0) < 10_000:
-            statement = str((await request.post()).get("q", ""))
+        if request.method == "POST" and not statement and 0 < (request.content_length or 0) < 4096:
+            try:
+                async with asyncio.timeout(self.options.body_deadline_seconds):
+                    form = parse_qs((await request.read()).decode("utf-8", "replace"))
+            except (TimeoutError, ConnectionError, web.RequestPayloadError):
+                form = {}
+            statement = form.get("q", [""])[0]
         if statement.strip().upper().startswith("CREATE DATABASE"):
             return web.json_response({"results": [{"statement_id": 0}]})
         text = "the gateway answers no queries; ask the store behind it"

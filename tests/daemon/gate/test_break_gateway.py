@@ -7,6 +7,7 @@ import gzip
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from daemon.gate.admission import AdmissionOptions
@@ -169,3 +170,32 @@ async def test_one_batch_whose_body_comes_over_two_connections_at_once_is_stored
         writer.close()
     assert len(head.accepted) == 1
     assert head.gateway.counts.repeated_batches == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("multipart/form-data", b"--x\r\n\r\n"),
+        ("multipart/form-data; boundary=x", b"--x\r\nContent-Disposition: form-data; name"),
+        ("application/x-www-form-urlencoded; charset=none", b"q=CREATE+DATABASE+a"),
+        ("application/x-www-form-urlencoded", b"q=%ff%00&" * 90),
+        ("text/plain", b""),
+    ],
+)
+async def test_a_form_that_is_none_is_answered_in_words(head: Head, kind: str, body: bytes) -> None:
+    headers = {"Authorization": f"Token {NODE_TOKEN}", "Content-Type": kind}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(head.url + "/query", data=body, headers=headers) as response,
+    ):
+        assert response.status == (200 if b"CREATE" in body else 400)
+
+
+async def test_a_form_that_comes_letter_by_letter_is_given_up(tmp_path: Path) -> None:
+    head = await Head(tmp_path / "store", GatewayOptions(body_deadline_seconds=0.2)).start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", head.port)
+    said = f"POST /query HTTP/1.1\r\nHost: x\r\nAuthorization: Token {NODE_TOKEN}\r\n"
+    writer.write(f"{said}Content-Length: 4000\r\n\r\nq=".encode())
+    assert (await asyncio.wait_for(reader.readline(), 60)).startswith(b"HTTP/1.1 400")
+    writer.close()
+    await head.stop()
