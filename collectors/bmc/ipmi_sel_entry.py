@@ -21,6 +21,8 @@ NS = 1_000_000_000
 EARLIEST_NS = 1_104_537_600 * NS  # 2005-01-01
 # How far ahead of ours a BMC's clock may run.
 AHEAD_NS = 86_400 * NS
+# Stands in the text of an entry that got our time for want of its own: it may be years old.
+TIME_UNKNOWN = "when is not known"
 
 _MONTHS = {name.lower(): number for number, name in enumerate(calendar.month_abbr) if name}
 
@@ -55,7 +57,8 @@ def to_sample(entry: Entry, now_ns: int) -> Sample:
     parts = [f"{head}: {where}: {entry.event}" if where else f"{head}: {entry.event}"]
     if entry.asserted is False:
         parts.append("deasserted")
-    parts.extend(part for part in (entry.detail, clock) if part)
+    unknown = TIME_UNKNOWN if clock or entry.time_ns is None else ""
+    parts.extend(part for part in (entry.detail, clock, unknown) if part)
     return event(
         entry.node,
         "sel",

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from collectors.bmc.ipmi_sel_entry import iso_time, sane_time
+from collectors.bmc.ipmi_sel_entry import TIME_UNKNOWN, iso_time, sane_time
 from collectors.bmc.ipmi_words import meaning, slug
 from collectors.bmc.points import Readings
 from collectors.bmc.redfish_parts import rows, text
@@ -79,7 +79,9 @@ def _sample(body: Mapping[str, Any], node: str, now_ns: int, words: str, message
     log = _log_name(text(body.get("@odata.id")))
     head = f"{log} {name}".strip()
     parts = [f"{head}: {words}" if head else words]
-    parts += [part for part in (message_id if message_id != words else "", clock) if part]
+    unknown = TIME_UNKNOWN if clock else ""
+    message_id = message_id if message_id != words else ""
+    parts += [part for part in (message_id, clock, unknown) if part]
     if resolved:
         parts.append("resolved")
     return event(
