@@ -31,7 +31,8 @@ EMPTY_TIMES = 2
 class LogCursor:
     """Where we are in one log. ``seen``: names of entries, each with its time, 0 where it has none.
 
-    ``empty`` is how often in a row the log was found to be empty, though it was not before.
+    ``empty`` is how often in a row the log was found to be empty, though it was not before;
+    ``waiting`` says that more of it may be new than its first page tells, or than one round takes.
     """
 
     newest_ns: int = 0
@@ -40,6 +41,7 @@ class LogCursor:
     count: int = 0
     started: bool = False
     empty: int = 0
+    waiting: bool = False
 
     def dump(self) -> list[object]:
         """JSON data."""
@@ -59,11 +61,12 @@ class LogCursor:
 
     def is_new(self, body: Mapping[str, Any]) -> bool:
         """Whether this entry was not read before."""
-        number, stamp = entry_id(body), iso_time(text(body.get("Created")))
         held_ns = self.seen.get(_id(body))
+        stamp = iso_time(text(body.get("Created")))
         if held_ns is not None:
             # Numbers begin again where a log was cleared: an entry later than all is another one.
             return bool(held_ns) and (stamp or 0) > max(held_ns, self.newest_ns)
+        number = entry_id(body)
         if number is not None and number > self.highest:
             return True
         if stamp is None:
@@ -144,8 +147,8 @@ async def _fresh(
     told: list[Sample],
 ) -> list[Mapping[str, Any]]:
     """The new entries, oldest first; ``told`` gets an event when the log was cleared."""
-    # Asked again as a whole where it was found empty: "not modified" would hide that it stays so.
-    page = await client.get(uri, fresh_only=not cursor.empty)
+    # Asked as a whole where "not modified" would hide that it stays empty, or what is left of it.
+    page = await client.get(uri, fresh_only=not (cursor.empty or cursor.waiting))
     if page is None:
         return []
     listed = _objects(page)
@@ -156,6 +159,7 @@ async def _fresh(
         cursor.count = cursor.empty = 0
     if not listed and not only_links:
         return []
+    paged = _ascending(listed) and "Members@odata.nextLink" in page
     if only_links:
         # Only addresses: the newest few are read one by one.
         return await _single(client, links(page), cursor, min(limit, max(backlog, 20)))
@@ -174,6 +178,10 @@ async def _fresh(
         for body in fresh:
             cursor.take(body, now_ns)  # older ones count as read
         return fresh[-backlog:] if backlog else []
+    left = len(fresh) - limit if ascending else 0
+    if left > 0:
+        cursor.count -= left  # the rest stands behind: it is begun with next time
+    cursor.waiting = paged or left > 0
     return fresh[:limit] if ascending else fresh[-limit:]
 
 

@@ -31,6 +31,7 @@ BODY_LIMIT_BYTES = 16 * 1024 * 1024
 # Small JSON values take far more memory than text: "[],[],..." some thirty times as much.
 VALUES_LIMIT = 1_000_000
 RETRY_LIMIT_SECONDS = 3_600.0
+KNOWN_LIMIT = 64  # addresses of which it is kept what they said
 
 
 class HttpError(Exception):
@@ -63,6 +64,8 @@ class Client:
     answers: int = 0
     values: int = 0  # how many JSON values the last answer had
     etags: dict[str, str] = field(default_factory=dict)
+    hashes: dict[str, int] = field(default_factory=dict)  # of what was read fresh_only
+    last_hash: int = 0
     walked: dict[str, Any] = field(default_factory=dict)  # answers of a walk that is not done
     walked_values: int = 0
 
@@ -101,24 +104,33 @@ class Client:
         self.token = self.session_uri = ""
 
     async def get(self, uri: str, fresh_only: bool = False) -> Any:
-        """The JSON at ``uri``. With ``fresh_only``: None where it has not changed (ETag)."""
+        """The JSON at ``uri``. With ``fresh_only``: None where it has not changed.
+
+        Many BMCs give no ETag: then the same bytes as last time are told from their hash.
+        """
         if not uri.startswith("/redfish"):
             raise HttpError("the BMC points outside its own service", "refused")
         extra = {}
         if fresh_only and uri in self.etags:
             extra["If-None-Match"] = self.etags[uri]
-        status, headers, body = await self._send("GET", uri, headers=extra)
+        known = self.hashes.get(uri, 0) if fresh_only else 0
+        status, headers, body = await self._send("GET", uri, headers=extra, known=known)
         if status == 401 and self.token:
             # The session has ended (some BMCs end it after a minute): one new one.
             self.token = self.session_uri = ""
             await self.login()
-            status, headers, body = await self._send("GET", uri, headers=extra)
+            status, headers, body = await self._send("GET", uri, headers=extra, known=known)
         if status == 304:
             return None
         if status != 200:
             raise _status_error(status, headers, body)
-        if fresh_only and headers.get("ETag"):
-            self.etags[uri] = headers["ETag"]
+        if fresh_only:
+            if len(self.hashes) >= KNOWN_LIMIT:
+                self.hashes.clear()
+                self.etags.clear()
+            self.hashes[uri] = self.last_hash
+            if headers.get("ETag"):
+                self.etags[uri] = headers["ETag"]
         return body
 
     @property
@@ -162,8 +174,12 @@ class Client:
         uri: str,
         body: Mapping[str, object] | None = None,
         headers: dict[str, str] | None = None,
+        known: int = 0,
     ) -> tuple[int, Any, Any]:
-        """Status, headers and body (JSON, or None) of one request."""
+        """Status, headers and body (JSON, or None) of one request.
+
+        ``known``: the hash of a body that is not worth reading again; it comes as status 304.
+        """
         sent = {"Accept": "application/json", "OData-Version": "4.0", **(headers or {})}
         sent |= self.credentials()
         try:
@@ -178,6 +194,9 @@ class Client:
             ) as answer:
                 raw = await _bounded(answer)
                 self.answers += 1
+                self.last_hash = hash(raw)
+                if known == self.last_hash and answer.status == 200:
+                    return 304, answer.headers, None
                 self.values = _values(raw)
                 return answer.status, answer.headers, _parsed(raw, answer.status, uri)
         except TimeoutError as error:

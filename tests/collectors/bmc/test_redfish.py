@@ -228,6 +228,20 @@ def test_an_empty_log_is_told_when_it_stays_empty(redfish_bmcs: RedfishBmcs, sta
 
 
 @pytest.mark.parametrize("order", ["newest", "oldest"])
+def test_what_one_round_leaves_of_a_log_is_read_in_the_next(
+    order: str, redfish_bmcs: RedfishBmcs, start: Start
+) -> None:
+    redfish_bmcs.fault(3, "sel=40", *(["oldest=1"] if order == "oldest" else []))
+    source = start({"n3": redfish_bmcs.addresses[2]}, log_entries_per_round=30)
+    source.collect(time.time_ns())
+    redfish_bmcs.fault(3, "sel=45")
+    assert len(events(source.collect(time.time_ns()))) == 5
+    if order == "oldest":
+        redfish_bmcs.fault(3, "sel=85")
+        assert [len(events(source.collect(time.time_ns()))) for _ in range(3)] == [30, 10, 0]
+
+
+@pytest.mark.parametrize("order", ["newest", "oldest"])
 def test_a_log_that_drops_its_oldest_entries_was_not_cleared(
     order: str, redfish_bmcs: RedfishBmcs, start: Start
 ) -> None:
@@ -383,10 +397,10 @@ def test_an_address_outside_the_service_is_not_followed() -> None:
 # ---- many ----------------------------------------------------------------------------------------
 
 
-def test_fifty_bmcs_with_dead_and_slow_ones_keep_the_cadence_of_the_healthy(
+def test_thirty_bmcs_with_dead_and_slow_ones_keep_the_cadence_of_the_healthy(
     start: Start, bmc_password: Path
 ) -> None:
-    bmcs = RedfishBmcs(50, offset=11)
+    bmcs = RedfishBmcs(30, offset=11)
     try:
         for number in range(1, 6):
             bmcs.fault(number, "delay=60")
@@ -404,11 +418,12 @@ def test_fifty_bmcs_with_dead_and_slow_ones_keep_the_cadence_of_the_healthy(
         )
         source.collect(time.time_ns())
         threads = threading.active_count()
-        healthy = {f"n{number}" for number in range(9, 51)}
+        healthy = {f"n{number}" for number in range(9, 31)}
         took: list[float] = []
         count: Counter[str] = Counter()
         # A machine that is busy with other things may need some rounds to find out what is there.
-        while len(took) < 12 and min(count[node] for node in healthy) < 3:
+        end = time.monotonic() + 150.0
+        while time.monotonic() < end and min(count[node] for node in healthy) < 3:
             begin = time.monotonic()
             batch = source.collect(time.time_ns())
             took.append(time.monotonic() - begin)
@@ -416,7 +431,7 @@ def test_fifty_bmcs_with_dead_and_slow_ones_keep_the_cadence_of_the_healthy(
         assert set(count) == healthy
         assert min(count.values()) >= 3, f"read too seldom: {count.most_common()[-5:]}"
         assert min(took) < 5.0, f"a slow one takes 60 s: {took}"
-        assert "12 of 54 BMCs not read" in batch.fault
+        assert "12 of 34 BMCs not read" in batch.fault
         assert threading.active_count() == threads
     finally:
         bmcs.close()
