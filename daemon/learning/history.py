@@ -37,13 +37,14 @@ class StoreHistory(Telemetry):
         self.reader = Reader(directory)
         self.directory = directory
         self.without = ()
-        self.begin_ns = end_ns - int(days * DAY_NS)
-        self.end_ns = end_ns
         self._fields = wanted_fields()
         held = set(self.reader.measurements())
         self._held = tuple(name for name in self._fields if name in held)
         if not set(self._held) - set(EVENTS):
             raise FileNotFoundError(f"store {directory} holds no readings to learn from")
+        # An imported history may have ended long ago: its last days are learned from all the same.
+        self.end_ns = min(end_ns, max((high - 1 for _, high in self._spans()), default=end_ns))
+        self.begin_ns = self.end_ns - int(days * DAY_NS)
         first_ns, last_ns = self.span_ns()
         names = self._node_names(first_ns, last_ns)
         self.all_nodes = len(names)
@@ -59,8 +60,7 @@ class StoreHistory(Telemetry):
 
     def span_ns(self) -> tuple[int, int]:
         """Time of the first and the last reading, to the hour of the store's files."""
-        spans = [self.reader.span_ns(name) for name in self._held if name not in EVENTS]
-        known = [span for span in spans if span is not None]
+        known = self._spans()
         if not known:
             raise FileNotFoundError(f"store {self.directory} holds no readings to learn from")
         low = max(min(span[0] for span in known), self.begin_ns)
@@ -68,6 +68,11 @@ class StoreHistory(Telemetry):
         if low >= high:
             raise FileNotFoundError(f"store {self.directory} holds no readings of this time")
         return low, high
+
+    def _spans(self) -> list[tuple[int, int]]:
+        """First and last time of each table of readings."""
+        spans = [self.reader.span_ns(name) for name in self._held if name not in EVENTS]
+        return [span for span in spans if span is not None]
 
     def chunk(self, measurement: str, begin_ns: int, end_ns: int) -> Chunk:
         """All readings of a measurement with begin <= time < end, sorted by time."""
