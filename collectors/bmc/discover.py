@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 import aiohttp
 
+from collectors.bmc.redfish_http import session
 from collectors.sample import clip
 from collectors.slurm.hostlist import valid_name
 
@@ -133,7 +134,7 @@ async def ask_redfish(
                     found[address] = clip(" ".join(words), 80)
 
     timeout = aiohttp.ClientTimeout(total=seconds)
-    async with aiohttp.ClientSession(timeout=timeout) as http:
+    async with session(timeout=timeout) as http:
         await asyncio.gather(*(ask(http, one) for one in addresses))
     return found
 

@@ -21,7 +21,7 @@ from collectors.bmc.fleet import Fleet, Poll, Rule
 from collectors.bmc.points import Readings
 from collectors.bmc.redfish_entries import LogCursor, every, read_new
 from collectors.bmc.redfish_events import EventStream, Heard, told
-from collectors.bmc.redfish_http import Client, HttpError
+from collectors.bmc.redfish_http import Client, HttpError, session
 from collectors.bmc.redfish_parse import Walk
 from collectors.bmc.redfish_plan import LOGS_LIMIT, Plan, discover, forget_walk, learn, members
 from collectors.bmc.redfish_push import Listener, Push, Subscription
@@ -92,9 +92,8 @@ class _Shared:
     def streams(self) -> aiohttp.ClientSession:
         """The connections of the event streams, one a BMC."""
         if self._streams is None or self._streams.closed:
-            self._streams = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, limit_per_host=0, ttl_dns_cache=600),
-                cookie_jar=aiohttp.DummyCookieJar(),
+            self._streams = session(
+                aiohttp.TCPConnector(limit=0, limit_per_host=0, ttl_dns_cache=600)
             )
         return self._streams
 
@@ -107,17 +106,15 @@ class _Shared:
                 keepalive_timeout=self._keep_seconds,
                 ttl_dns_cache=600,
             )
-            self._http = aiohttp.ClientSession(
-                connector=connector, cookie_jar=aiohttp.DummyCookieJar()
-            )
+            self._http = session(connector)
         return self._http
 
     async def close(self) -> None:
         if self.listener is not None:
             await self.listener.close()
-        for session in (self._http, self._streams):
-            if session is not None:
-                await session.close()
+        for one in (self._http, self._streams):
+            if one is not None:
+                await one.close()
 
 
 def _tls(options: Options) -> ssl.SSLContext | None:

@@ -16,10 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import aiohttp
-
 from collectors.anonymise import Anonymiser
-from collectors.bmc.redfish_http import ROOT, Client, HttpError
+from collectors.bmc.redfish_http import ROOT, Client, HttpError, session
 from collectors.bmc.targets import Secrets, split_address
 
 RESOURCES_LIMIT = 600
@@ -71,7 +69,7 @@ async def _walk(
     index: list[dict[str, object]] = []
     end = time.monotonic() + SECONDS_LIMIT
     fault = ""
-    async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as http:
+    async with session() as http:
         client = Client(http, f"https://{name}" + (f":{port}" if port else ""), secrets, tls, 30.0)
         waiting, known = deque([ROOT]), {ROOT}
         try:

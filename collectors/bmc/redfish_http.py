@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import ssl
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,6 +33,20 @@ BODY_LIMIT_BYTES = 16 * 1024 * 1024
 VALUES_LIMIT = 1_000_000
 RETRY_LIMIT_SECONDS = 3_600.0
 KNOWN_LIMIT = 64  # addresses of which it is kept what they said
+
+
+def session(
+    connector: aiohttp.BaseConnector | None = None, timeout: aiohttp.ClientTimeout | None = None
+) -> aiohttp.ClientSession:
+    """Connections to BMCs: without cookies, and nothing is unpacked but by :func:`unpacked`."""
+    return aiohttp.ClientSession(
+        connector=connector,
+        timeout=timeout or aiohttp.ClientTimeout(),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        # Answers are small: packing them would cost the BMC more than it saves.
+        headers={"Accept-Encoding": "identity"},
+        auto_decompress=False,
+    )
 
 
 class HttpError(Exception):
@@ -192,7 +207,7 @@ class Client:
                 allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(total=self.timeout_seconds),
             ) as answer:
-                raw = await _bounded(answer)
+                raw = unpacked(await _bounded(answer), answer.headers.get("Content-Encoding", ""))
                 self.answers += 1
                 self.last_hash = hash(raw)
                 if known == self.last_hash and answer.status == 200:
@@ -231,6 +246,30 @@ async def _bounded(answer: aiohttp.ClientResponse) -> bytes:
         if len(parts) > BODY_LIMIT_BYTES:
             raise HttpError(f"an answer of over {BODY_LIMIT_BYTES} bytes", "refused")
     return bytes(parts)
+
+
+def unpacked(raw: bytes, encoding: str) -> bytes:
+    """The body without gzip, at most BODY_LIMIT_BYTES of it; HttpError for another encoding.
+
+    We ask for none; some BMCs hold resources packed and send them so. One stream and no more is
+    unpacked here: a library that follows stream after stream can be kept busy by an evil one.
+    """
+    if encoding.lower() in ("", "identity"):
+        return raw
+    if encoding.lower() not in ("gzip", "x-gzip"):
+        raise HttpError(
+            f"an answer packed as {encoding[:40]!r}, which we did not ask for", "refused"
+        )
+    try:
+        stream = zlib.decompressobj(wbits=31)
+        plain = stream.decompress(raw, BODY_LIMIT_BYTES + 1)
+    except zlib.error as error:
+        raise HttpError("a packed answer that cannot be unpacked", "cut") from error
+    if len(plain) > BODY_LIMIT_BYTES:
+        raise HttpError(f"an answer of over {BODY_LIMIT_BYTES} bytes", "refused")
+    if stream.unused_data or not stream.eof:
+        raise HttpError("a packed answer that is cut off, or several in one", "cut")
+    return plain
 
 
 def _values(raw: bytes) -> int:
