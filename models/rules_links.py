@@ -14,6 +14,7 @@ from typing import Any
 
 from collectors.ib.units import ACTIVE, DOWN
 from collectors.sample import Sample
+from models.link_crowd import Crowd
 from models.link_held import flapped, forget, states_held
 from models.link_planes import (
     SickPlane,
@@ -73,6 +74,7 @@ class LinkRules:
         self._managers: dict[str, bool] = {}
         self._manager_lost_ns = 0  # when one was last seen not to answer
         self._sick: set[Key] = set()
+        self._crowds = self._crowds_now(0, {})
 
     # ---- in ---------------------------------------------------------------------------------
 
@@ -264,6 +266,7 @@ class LinkRules:
     def facts(self, now_ns: int, nodes: Mapping[str, Node]) -> Iterator[Fact]:
         """Every fact about a link that holds at ``now_ns``, by node and port."""
         troubled = self._troubled(now_ns)
+        self._crowds = self._crowds_now(now_ns, nodes)
         planes = self._sick_planes(now_ns, nodes)
         # A manager that is back configures one port after the other: the last is no worse.
         recent_ns = int(self.thresholds.recent_seconds * SECOND_NS)
@@ -329,11 +332,14 @@ class LinkRules:
     def _unsettled(self, key: Key, port: HostPort, now_ns: int) -> bool:
         """Whether other hosts of the switch, heard of late, were not yet read since the drop."""
         cable = self._cable_of(key)
-        if cable is None or not port.flaps:
+        if not port.flaps:
             return False
-        dropped_ns, guid = port.flaps[-1].time_ns, cable.switch[0]
+        dropped_ns = port.flaps[-1].time_ns
         if now_ns - dropped_ns >= int(self.thresholds.settle_seconds * SECOND_NS):
             return False
+        if cable is None:
+            return len(self._hosts) > 1  # any of them may hang on the same switch
+        guid = cable.switch[0]
         oldest_ns = now_ns - int(self.thresholds.quiet_seconds * SECOND_NS)
         for name in self._hosts_on.get(guid, ()):
             for where, other in self._hosts.get(name, {}).items():
@@ -360,6 +366,8 @@ class LinkRules:
         if placement.part is Part.NONE and whole_switch(view):
             placement = switch_at_fault(view)
         shared = whole_switch(view) or placement.part in (Part.SWITCH, Part.ELSEWHERE)
+        if self._cable_of(key) is None and self._crowds[code == "ibflap"].has(key, port):
+            shared, words = True, f"{words}, as at other hosts at once"
         if code == "ibinit":
             shared = shared or view.manager_up is False or view.switch_sick_hosts > 1
         return Fact(
@@ -373,6 +381,20 @@ class LinkRules:
             placement.advice or "look at the cable and at both of its ends",
             (f"{key[1]}/{key[2]}: {placement.text}", *placement.reasons)[:3],
         )
+
+    def _crowds_now(self, now_ns: int, nodes: Mapping[str, Node]) -> tuple[Crowd, Crowd]:
+        """Who has trouble at once where no cable is known: as to states, and as to drops."""
+        ports = [
+            (key, self._hosts[key[0]][key[1:]])
+            for key in self._sick
+            if not is_plane(key) and self._cable_of(key) is None
+        ]
+        window_ns = int(self.thresholds.settle_seconds * SECOND_NS)
+        # A link that stays down once the others are up again is its host's after a while.
+        recent_ns = int(self.thresholds.recent_seconds * SECOND_NS)
+        return (
+            Crowd(ports, nodes, window_ns, now_ns - recent_ns), Crowd(ports, nodes, window_ns, 0)
+        )  # fmt: skip
 
     def view(self, key: Key, troubled: Mapping[str, set[str]]) -> LinkView:
         """Both ends of the host's port ``key``, and its neighbours."""
