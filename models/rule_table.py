@@ -301,8 +301,8 @@ RULES: Mapping[str, Rule] = MappingProxyType(
                 "link_down",
                 "link",
                 "A port that was in use is down. Where a quarter of a switch's hosts (three at "
-                "least) have trouble at once, it is the switch: an alert, no drain. Without a sweep "
-                "of the fabric three hosts at once are enough.",
+                "least) have trouble at once, it is the switch: an alert, no drain. Without a "
+                "sweep of the fabric three hosts at once are enough.",
                 "60 s",
                 Remedy.DRAIN,
                 _STATE,
