@@ -15,6 +15,7 @@ from daemon.policy.limits import Limits
 from daemon.slurm.adapter import SlurmAdapter
 from daemon.slurm.proving import Proving
 from daemon.slurm.simulated import SimulatedSlurm
+from daemon.stages import Stages
 from daemon.store.database import Database
 from models.voices import Entity, Fact, Remedy, Risk, Silence
 
@@ -109,7 +110,10 @@ class House:
         self.ledger = Ledger(self.database)
         self.limits = limits
         self.mode = mode
-        self.drains = Drains(adapter, self.ledger, limits, mode, prover=prover)
+        self.stages = Stages()
+        # Whether a stage that fails fails the test: the head itself would go on.
+        self.strict = True
+        self.drains = Drains(adapter, self.ledger, limits, mode, prover=prover, stages=self.stages)
         self.facts: list[Fact] = []
         self.risks: list[Risk] = []
         self.silences: list[Silence] = []
@@ -134,7 +138,10 @@ class House:
         decisions = decide(
             self.situation(nodes), self.limits, self.ledger.view(now_ns), self.mode, now_ns
         )
-        return self.drains.carry_out(decisions, now_ns)
+        final = self.drains.carry_out(decisions, now_ns)
+        faults = [words for words in self.stages.end().values() if words]
+        assert not (self.strict and faults), faults
+        return final
 
 
 def simulated(count: int = 4, clock: Clock | None = None) -> SimulatedSlurm:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -382,6 +383,8 @@ class Empty:
 
 
 TestInterleavings = Interleavings.TestCase
+# 6,000 steps take half a minute of CPU: minutes, where all tests run side by side.
+TestInterleavings.pytestmark = [pytest.mark.timeout(900)]
 TestInterleavings.settings = settings(
     max_examples=200,
     stateful_step_count=30,
