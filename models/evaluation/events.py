@@ -91,7 +91,9 @@ def record(
     place: dict[str, int] = {}
     rows: dict[str, list[tuple[NDArray[np.int64], Floats]]] = {one.name: [] for one in scorers}
     heard: list[NDArray[np.int64]] = []
-    for now_ns, frame in frames(telemetry, step_ns, progress=progress):
+    looked_at = {kind for one in scorers for kind in getattr(one, "kinds", ())}
+    kinds = tuple(sorted({"gpu", "node"} | looked_at))
+    for now_ns, frame in frames(telemetry, step_ns, kinds, progress):
         times.append(now_ns)
         names = {name for part in frame.kinds.values() for name in part.nodes}
         for name in sorted(names):

@@ -23,7 +23,8 @@ from models.rival import EPISODES, HOTTER, Rival, sibling_z
 
 
 class Scorer(Protocol):
-    """``nodes(frame)`` gives node names and scores [nodes]."""
+    """``nodes(frame)`` gives node names and scores [nodes]. ``kinds``, where it has them, are the
+    kinds of part that it looks at beside GPUs and nodes."""
 
     name: str
     is_probability: bool
@@ -151,6 +152,7 @@ class Learned:
     def __init__(self, model: LearnedRisk, name: str = "learned") -> None:
         self.model = model
         self.name = name
+        self.kinds = tuple(model.kinds)
 
     def nodes(self, frame: FeatureFrame) -> tuple[list[str], Floats]:
         return self.model.nodes(frame)
