@@ -174,7 +174,7 @@ class Upkeep:
             for part in list_parts(self.parquet, measurement)
             if (part.day + 1) * DAY_NS + SETTLE_NS <= now_ns
         ]
-        have = {(part.day, part.first, part.last) for part in list_parts(self.rollup, measurement)}
+        rolled = list_parts(self.rollup, measurement)
         oldest_ns = now_ns - int(self.options.keep_rollup_days * DAY_NS)
         for whole in _by(parts, lambda part: (part.day, 0)):
             late: list[Part] = []
@@ -183,15 +183,14 @@ class Upkeep:
             late += late_parts(whole, now_ns)[0]
             day = [part for part in whole if part not in late]
             first, last = min(p.first for p in day), max(p.last for p in day)
-            if (day[0].day, first, last) in have or day[0].end_ns < oldest_ns:
-                continue
             target = part_path(self.rollup, measurement, day[0].day, -1, first, last)
+            made = Part(measurement, day[0].day, -1, first, last, target)
+            if day[0].end_ns < oldest_ns or any(p.path == target or p.covers(made) for p in rolled):
+                continue
             merge_parts(day, target, self.options.compression_level, five_minutes)
-            remove(
-                part.path
-                for part in list_parts(self.rollup, measurement)
-                if part.day == day[0].day and part.path != target
-            )
+            # Only what this one has all rows of: where a day's rows have gone for age and some come
+            # late, or where removing them was cut off, the values of all others stand beside.
+            remove(part.path for part in rolled if made.covers(part))
             report.rollups_written += 1
 
     # Removing.

@@ -13,7 +13,7 @@ from daemon.store.embedded import Store
 from daemon.store.options import StoreOptions
 from daemon.store.parts import DAY_NS, HOUR_NS, all_parts, list_parts
 from daemon.store.tables import to_rows
-from daemon.store.upkeep import Upkeep
+from daemon.store.upkeep import Upkeep, UpkeepReport
 
 DAY0_NS = 1_780_012_800_000_000_000 // DAY_NS * DAY_NS
 MINUTE_NS = 60 * 10**9
@@ -74,6 +74,43 @@ def test_hours_then_days_are_merged_and_no_row_changes(store: Store) -> None:
     assert store.upkeep(DAY0_NS + DAY_NS + 40 * MINUTE_NS).days_merged == 1
     assert names(store) == ["day"]
     assert len(rows(store)) == 27
+
+
+def test_rows_that_come_after_their_day_has_gone_for_age_leave_its_rollup(tmp_path: Path) -> None:
+    """One node that empties an old spool must not cost the five-minute values of all others."""
+    options = StoreOptions(directory=tmp_path, reserve_bytes=0, keep_days=5)
+    store = Store(tmp_path, options, now_ns=lambda: DAY0_NS)
+    for node in ("n1", "n2", "n3"):
+        put(store, DAY0_NS + MINUTE_NS, node=node, power_watts=5.0)
+    roll(store)
+    store.upkeep(DAY0_NS + DAY_NS + 20 * MINUTE_NS)
+    store.upkeep(DAY0_NS + 10 * DAY_NS)
+    assert rows(store) == []
+
+    def rolled() -> list[tuple[str, float]]:
+        found = to_rows(store.read_rollup("gpu", DAY0_NS, DAY0_NS + DAY_NS))
+        return [(row["node"], row["power_watts"]) for row in found]
+
+    assert rolled() == [("n1", 5.0), ("n2", 5.0), ("n3", 5.0)]
+    put(store, DAY0_NS + HOUR_NS, node="n4", power_watts=7.0)
+    roll(store)
+    for hour in range(3):
+        store.upkeep(DAY0_NS + 10 * DAY_NS + hour * HOUR_NS)
+    assert rolled() == [("n1", 5.0), ("n2", 5.0), ("n3", 5.0), ("n4", 7.0)]
+    store.close()
+
+
+def test_rows_that_were_removed_by_half_leave_the_rollup_of_the_whole(store: Store) -> None:
+    for hour in range(3):
+        put(store, DAY0_NS + hour * HOUR_NS, power_watts=float(hour))
+        roll(store)
+    upkeep = store._upkeep()
+    upkeep._roll_up("gpu", DAY0_NS + 2 * DAY_NS, UpkeepReport())
+    before = to_rows(store.read_rollup("gpu", DAY0_NS, DAY0_NS + DAY_NS))
+    assert len(before) == 3
+    list_parts(store.parquet_directory, "gpu")[0].path.unlink()  # a crash came after the first
+    upkeep._roll_up("gpu", DAY0_NS + 2 * DAY_NS, UpkeepReport())
+    assert to_rows(store.read_rollup("gpu", DAY0_NS, DAY0_NS + DAY_NS)) == before
 
 
 def test_merging_takes_nodes_piece_by_piece(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
