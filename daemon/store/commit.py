@@ -87,12 +87,13 @@ class GroupCommit:
                     waiting.get_loop().call_soon_threadsafe(_settle, waiting, error)
 
     async def close(self) -> None:
-        """Waits for the last group."""
-        if self._last is not None:
-            await asyncio.wait({self._last})
+        """Takes no more, and waits for the last group."""
         with self._lock:
             self._closed = True
+            last = self._last
             self._groups.put(False)
+        if last is not None:
+            await asyncio.wait({last})
 
 
 def _settle(waiting: asyncio.Future[None], error: Exception | None) -> None:

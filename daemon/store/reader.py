@@ -143,9 +143,10 @@ class Reader:
         """The columns that :meth:`read` of the same time may answer with."""
         for _ in range(_ATTEMPTS):
             try:
+                segments = list_segments(self.spool_directory)  # first: see _read
                 parts = list_parts(self.parquet_directory, measurement, start_ns, end_ns)
                 schemas = [pq.read_schema(part.path) for part in parts]
-                for number in list_segments(self.spool_directory):
+                for number in segments:
                     frames = read_segment(segment_path(self.spool_directory, number))
                     schemas.extend(
                         from_columns(frame.columns(measurement)).schema
@@ -159,8 +160,9 @@ class Reader:
 
     def span_ns(self, measurement: str) -> tuple[int, int] | None:
         """A span of time that holds all rows, to the hour; None without any."""
+        segments = list_segments(self.spool_directory)  # first: see _read
         starts = [(p.start_ns, p.end_ns) for p in list_parts(self.parquet_directory, measurement)]
-        for number in list_segments(self.spool_directory):
+        for number in segments:
             try:
                 frames = read_segment(segment_path(self.spool_directory, number))
                 held = [frame for frame in frames if measurement in frame.measurements]

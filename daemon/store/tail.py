@@ -73,9 +73,9 @@ class Tail:
             if not closed:
                 return None
             # All of this segment is done with; the next one begins where its numbers go on.
-            self._forget(number)
             position = Position(number + 1, 0)
             self.done(position)
+            self._forget(number)  # after that: what is kept from here on forgets itself
 
     def done(self, position: Position) -> None:
         """Everything before ``position`` has reached the sink."""
@@ -94,6 +94,9 @@ class Tail:
         with contextlib.suppress(FileExistsError):
             os.link(path, kept)
             sync_directory(self.directory)  # or a power cut could take both names
+        for done in list_segments(self.directory):  # done with while it was being kept
+            if done < self.position.segment:
+                self._forget(done)
         self._enforce()
 
     def waiting(self) -> tuple[int, int]:

@@ -41,3 +41,20 @@ async def test_a_thread_that_could_not_be_started_is_tried_again(
         await asyncio.wait_for(commit.write([ONE]), 5.0)
         await commit.close()
         assert store.read("gpu", 0, 10).num_rows == 1
+
+
+async def test_what_comes_while_the_group_is_closed_is_refused_and_not_half_taken(
+    tmp_path: Path,
+) -> None:
+    """Nobody would tell its writer that the store was closed before it was synced."""
+    with closing(Store(tmp_path)) as store:
+        commit = GroupCommit(store, 0.1)
+        first = asyncio.create_task(commit.write([ONE]))
+        await asyncio.sleep(0)
+        ends = asyncio.create_task(commit.close())
+        await asyncio.sleep(0)
+        with pytest.raises(StoreUnavailableError, match="is being closed"):
+            await asyncio.wait_for(commit.write([ONE]), 60.0)
+        await ends
+        await first
+        assert store.read("gpu", 0, 10).num_rows == 1

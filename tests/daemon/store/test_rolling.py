@@ -1,16 +1,19 @@
 """Rolling beside commits: what one thread makes into Parquet while another one writes."""
 
+import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import daemon.store.embedded as embedded
+import daemon.store.reader as reading
 from collectors.sample import sample
 from daemon.store.embedded import Store
-from daemon.store.parts import DAY_NS, all_parts
+from daemon.store.parts import DAY_NS, Part, all_parts
 from daemon.store.reader import Reader
-from daemon.store.segments import list_segments
+from daemon.store.segments import list_segments, segment_path
 from daemon.store.tables import to_rows
 from daemon.store.tail import Tail
 
@@ -81,6 +84,64 @@ def test_commits_beside_rolls_and_upkeep_lose_and_double_nothing(tmp_path: Path)
         sent += sum(frame.rows for frame in frames)
         tail.done(position)
     assert sent == count
+
+
+def test_what_is_rolled_while_an_export_asks_is_in_its_span_and_its_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files first and then the spool would miss what goes from the one to the other between."""
+    store = Store(tmp_path, now_ns=lambda: START_NS)
+    put(store, 1)
+    store.roll(START_NS, everything=True)
+    reader = Reader(tmp_path)
+    listed, rolls = reading.list_parts, 0
+
+    def while_it_is_rolled(*arguments: Any) -> list[Part]:
+        nonlocal rolls
+        found = listed(*arguments)
+        rolls += 1
+        if rolls in (1, 3):
+            store.roll(START_NS, everything=True)
+        return found
+
+    put(store, 7200)
+    monkeypatch.setattr(reading, "list_parts", while_it_is_rolled)
+    span = reader.span_ns("host")
+    assert span is not None
+    assert span[1] > START_NS + 7200 * 10**9
+    rolls = 2
+    store.append([sample("host", START_NS + 9 * 10**9, {"uptime": 1.0}, node="n1")])
+    store.commit()
+    assert "uptime" in reader.schema("host", START_NS, START_NS + DAY_NS).names
+    store.close()
+
+
+def test_a_segment_that_a_sink_ends_with_while_it_is_kept_is_not_kept_for_ever(
+    tmp_path: Path,
+) -> None:
+    store = Store(tmp_path, now_ns=lambda: START_NS)
+    tail = Tail(tmp_path, "sink")
+    put(store, 1)
+    store.roll(START_NS, everything=True)  # nobody follows yet: it is gone from the spool
+    put(store, 2)
+    while (found := tail.read()) is not None:
+        tail.done(found[1])
+    store._writer.rotate()
+    closed = list_segments(tmp_path / "spool")
+    link = os.link
+
+    def between(source: Path, target: Path) -> None:
+        put(store, 3)
+        while (found := tail.read()) is not None:  # it ends with the segment just now
+            tail.done(found[1])
+        link(source, target)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "link", between)
+        tail.keep(segment_path(tmp_path / "spool", closed[0]), closed[0])
+    assert list_segments(tail.directory) == []
+    assert tail.dropped_rows == 0
+    store.close()
 
 
 def test_a_sink_takes_no_new_segment_for_one_that_it_knows(tmp_path: Path) -> None:
