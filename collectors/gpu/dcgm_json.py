@@ -54,10 +54,10 @@ def parse_diag(text: Text, node: str, now_ns: int) -> tuple[list[Sample], list[P
 
 def _load(text: Text, findings: Findings) -> Mapping[str, Any] | None:
     """The JSON object in a text that may hold other lines before it; else None and a problem."""
-    whole = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
-    if len(whole) > INPUT_LIMIT:
+    if len(text) > INPUT_LIMIT:
         findings.problem(f"more than {INPUT_LIMIT} characters: not a report of dcgmi")
         return None
+    whole = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
     start = whole.find("{")
     for line in whole[: start if start >= 0 else 4000].splitlines()[:50]:
         words = failure_words(line)

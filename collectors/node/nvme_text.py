@@ -53,7 +53,9 @@ def parse_drive(
 ) -> tuple[list[Sample], list[Problem]]:
     """The same for the drive ``device`` (``nvme0``)."""
     findings = Findings()
-    whole = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+    # A piece more than the limit, so that it is seen to be passed.
+    head = text[: INPUT_LIMIT + 1]
+    whole = head.decode("utf-8", "replace") if isinstance(head, bytes) else head
     document = _load(whole, findings)
     if document is not None:
         named = _DEVICE.search(whole[:1000])
