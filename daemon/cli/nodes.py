@@ -107,4 +107,4 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 def _beside(outlook: dict[str, float]) -> str:
     """The risk within an hour and within a week, where the model tells of them."""
     told = [outlook.get(name) for name in ("1h", "7d")]
-    return " / ".join("-" if one is None else f"{one:.3f}" for one in told) if any(told) else "-"
+    return " / ".join("-" if one is None else f"{one:.3f}" for one in told) if outlook else "-"
