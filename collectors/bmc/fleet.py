@@ -8,6 +8,7 @@ the healthy never wait for them. What comes late is handed over in the next roun
 from __future__ import annotations
 
 import asyncio
+import queue
 import random
 import threading
 import time
@@ -35,7 +36,8 @@ class Poll:
     """What one visit to one BMC gives; filled as it goes, so that what was read is kept.
 
     ``fault`` is empty when all went well; ``kind`` ``login`` makes the next try late, and
-    ``retry_seconds`` is what the BMC itself asked for.
+    ``retry_seconds`` is what the BMC itself asked for. ``place`` is where the BMC's logs stand once
+    this has been taken, as JSON data; None: it moves nothing.
     """
 
     samples: list[Sample] = field(default_factory=list)
@@ -43,6 +45,8 @@ class Poll:
     fault: str = ""
     kind: str = ""
     retry_seconds: float = 0.0
+    place: object = None
+    node: str = ""
 
 
 class Visitor(Protocol):
@@ -123,7 +127,12 @@ class Fleet:
             for place, state in enumerate(self._states):
                 state.due = self._started + options.period_seconds * place / len(self._states)
         self._jitter = random.Random(0)  # noqa: S311 - spreads tries, guards nothing
-        self._done: list[Poll] = []
+        # Filled in the thread of the BMCs, emptied by the source: a round that nobody waited for
+        # to its end is handed over with the next.
+        self._done: queue.SimpleQueue[Poll] = queue.SimpleQueue()
+        # Node -> where its logs stand, by what was handed over: a visit that is still under way has
+        # read further, and would be lost in a crash were that taken for read.
+        self.places: dict[str, object] = {}
         self._healthy = asyncio.Semaphore(options.concurrency)
         self._suspect = asyncio.Semaphore(max(4, options.concurrency // 4))
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -138,7 +147,9 @@ class Fleet:
         if self._tick_seconds:
             wait = min(wait, 0.8 * self._tick_seconds)
         future = asyncio.run_coroutine_threadsafe(self._round(wait), loop)
-        polls = future.result(timeout=self._options.deadline_seconds + 5.0)
+        future.result(timeout=self._options.deadline_seconds + 5.0)
+        polls = [self._done.get_nowait() for _ in range(self._done.qsize())]
+        self.places.update({one.node: one.place for one in polls if one.place is not None})
         samples = [one for poll in polls for one in poll.samples]
         problems = [one for poll in polls for one in poll.problems]
         said = [
@@ -161,8 +172,8 @@ class Fleet:
 
     def hand_over(self, poll: Poll) -> None:
         """Takes what came between visits; for visitors, in the thread of the BMCs."""
-        if len(self._done) < BETWEEN_LIMIT:
-            self._done.append(poll)
+        if self._done.qsize() < BETWEEN_LIMIT:
+            self._done.put(poll)
 
     def close(self) -> None:
         """Leaves every BMC and ends the thread. May be called twice."""
@@ -185,7 +196,7 @@ class Fleet:
             self._loop = loop
         return self._loop
 
-    async def _round(self, wait_seconds: float) -> list[Poll]:
+    async def _round(self, wait_seconds: float) -> None:
         now = self._monotonic()
         awaited: list[asyncio.Task[None]] = []
         for state in self._states:
@@ -196,14 +207,12 @@ class Fleet:
                 awaited.append(state.task)
         if awaited:
             await asyncio.wait(awaited, timeout=wait_seconds)
-        elif not self._done and any(state.task for state in self._states):
+        elif self._done.empty() and any(state.task for state in self._states):
             # Only suspects are under way: give them a moment rather than answer with nothing.
             tasks = [state.task for state in self._states if state.task]
             await asyncio.wait(
                 tasks, timeout=min(1.0, wait_seconds), return_when=asyncio.FIRST_COMPLETED
             )
-        done, self._done = self._done, []
-        return done
 
     def _due(self, state: _State, now: float) -> bool:
         if self._tick_seconds:
@@ -217,7 +226,7 @@ class Fleet:
         return self._rule.mine(state.target.node)
 
     async def _visit(self, state: _State) -> None:
-        poll = Poll()
+        poll = Poll(node=state.target.node)
         lane = self._suspect if state.failures else self._healthy
         try:
             async with lane:
@@ -233,7 +242,7 @@ class Fleet:
                     poll.fault = f"{type(error).__name__}: {error}"
                 state.duration_seconds = self._monotonic() - begin
             self._judge(state, poll)
-            self._done.append(poll)
+            self._done.put(poll)
         finally:
             state.task = None
 

@@ -39,7 +39,7 @@ from collectors.bmc.targets import (
 )
 from collectors.command import Runner
 from collectors.events import spaced
-from collectors.sample import Batch, Context, Problem
+from collectors.sample import Batch, Context, Problem, Sample
 
 NAME = "ipmi"
 PORT = 623
@@ -129,6 +129,12 @@ class _Visitor:
 
     async def visit(self, poll: Poll) -> None:
         """Reads by the way that works with this BMC."""
+        try:
+            await self._visit(poll)
+        finally:
+            poll.place = self.dump()
+
+    async def _visit(self, poll: Poll) -> None:
         if not self._by_free:
             await self._native(poll)
             if poll.kind != FOREIGN:
@@ -203,16 +209,20 @@ class _Visitor:
         await ipmi_read.learn(lan, self._known)
         # The log first: it is short, and it says what the sensors no longer show.
         if self._options.sel:
-            samples = await ipmi_log.read_new(
-                lan,
-                self.cursor,
-                node,
-                self._by_number,
-                now_ns,
-                self._options.log_entries_per_round,
-                self._options.log_backlog,
-            )
-            poll.samples.extend(spaced(samples))
+            entries: list[Sample] = []
+            try:
+                await ipmi_log.read_new(
+                    lan,
+                    self.cursor,
+                    node,
+                    self._by_number,
+                    now_ns,
+                    self._options.log_entries_per_round,
+                    self._options.log_backlog,
+                    entries,
+                )
+            finally:  # those before it fell silent are not read again
+                poll.samples.extend(spaced(entries))
         await ipmi_read.chassis(lan, self._known, node, found)
         await ipmi_read.power(lan, self._known, node, found)
         await ipmi_read.sensors(lan, self._known, node, found)
@@ -237,7 +247,6 @@ class Ipmi:
         self._options = options
         self._context = context
         self._fleet: Fleet | None = None
-        self._visitors: list[_Visitor] = []
         self._cursors = CursorFile(context.state_dir / STATE_FILE)
         self._claims = claims_beside(context.state_dir)
         self._runner = Runner()
@@ -249,11 +258,7 @@ class Ipmi:
         # What the last round handed over has been taken: only now is it not read again.
         self._cursors.save()
         batch = self._fleet.collect(now_ns)
-        self._cursors.pending = {
-            visitor.target.node: place
-            for visitor in self._visitors
-            if (place := visitor.dump()) is not None
-        }
+        self._cursors.pending = dict(self._fleet.places)
         return batch
 
     def close(self) -> None:
@@ -270,11 +275,8 @@ class Ipmi:
 
         def make(target: Target) -> _Visitor:
             known = held.get(target.node)
-            visitor = _Visitor(target, self._options, self._context, batches, known)
-            self._visitors.append(visitor)
-            return visitor
+            return _Visitor(target, self._options, self._context, batches, known)
 
-        self._visitors = []
         listed = targets(self._options)
         claims = self._claims
 
@@ -282,7 +284,10 @@ class Ipmi:
             return not claims.held(node)
 
         rule = Rule(free, free, claims.stand_in)
-        return Fleet(NAME, listed, make, self._options, tick_seconds=self.period_seconds, rule=rule)
+        tick_seconds = self.period_seconds
+        fleet = Fleet(NAME, listed, make, self._options, tick_seconds=tick_seconds, rule=rule)
+        fleet.places.update({one.node: held[one.node] for one in listed if one.node in held})
+        return fleet
 
 
 def make(options: Options, context: Context) -> Ipmi:

@@ -68,7 +68,9 @@ class IpmiInband:
         events, more = self._log(node, now_ns)
         if not samples:
             said = problems[0].problem if problems else "ipmitool printed nothing"
-            raise SourceUnavailable(f"no sensor could be read: {said}")
+            # No reason to lose what the log had: it counts as read from here on.
+            fault = f"no sensor could be read: {said}"
+            return Batch(NAME, tuple(events), (*problems, *more), False, fault)
         return Batch(NAME, (*samples, *events), (*problems, *more))
 
     def close(self) -> None:

@@ -62,19 +62,22 @@ async def read_new(
     now_ns: int,
     limit: int,
     backlog: int,
+    samples: list[Sample] | None = None,
 ) -> list[Sample]:
     """The entries since the last time, at most ``limit``; the rest comes next time.
 
-    ``sensors`` gives the sensors by number and owner, asked for only where there is an entry. At
-    the first contact with a BMC only about ``backlog`` old entries are read.
+    They go into ``samples`` one by one, as the cursor moves: where the BMC falls silent in the
+    midst, what came before stands there. ``sensors`` gives the sensors by number and owner, asked
+    for only where there is an entry. At the first contact with a BMC only about ``backlog`` old
+    entries are read.
     """
+    samples = [] if samples is None else samples
     try:
         info = await lan.call(STORAGE, GET_INFO)
     except Refused:
-        return []  # a BMC without a log
+        return samples  # a BMC without a log
     if len(info) < 14:
-        return []
-    samples: list[Sample] = []
+        return samples
     full = bool(info[13] & OVERFLOW_BIT)
     if full and not cursor.full:
         words = "SEL: the log is full and takes no new entries"

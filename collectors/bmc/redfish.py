@@ -202,6 +202,7 @@ class _Visitor:
             poll.problems.extend(
                 Problem(f"{node}: {one.problem}", one.line) for one in found.problems
             )
+            poll.place = self.dump()
 
     def _listen(self, client: Client, uri: str) -> None:
         if self._stream is None:
@@ -374,7 +375,7 @@ class Redfish:
         # What the last round handed over has been taken: only now is it not read again.
         self._cursors.save()
         batch = self._fleet.collect(now_ns)
-        self._cursors.pending = {one.target.node: one.dump() for one in self._visitors}
+        self._cursors.pending = dict(self._fleet.places)
         return batch
 
     def close(self) -> None:
@@ -408,7 +409,7 @@ class Redfish:
             self._visitors.append(visitor)
             return visitor
 
-        return Fleet(
+        fleet = Fleet(
             NAME,
             listed,
             make,
@@ -421,6 +422,8 @@ class Redfish:
                 read=lambda node: self._claims.read(node, self._options.period_seconds),
             ),
         )
+        fleet.places.update({one.node: held[one.node] for one in listed if one.node in held})
+        return fleet
 
 
 def make(options: Options, context: Context) -> Redfish:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import psutil
 import pytest
@@ -25,6 +26,8 @@ class Hand:
     faults: dict[str, tuple[str, str]] = field(default_factory=dict)
     hangs: set[str] = field(default_factory=set)
     raises: set[str] = field(default_factory=set)
+    waits: set[str] = field(default_factory=set)
+    read: dict[str, int] = field(default_factory=dict)
     changed: bool = False
     visits: dict[str, int] = field(default_factory=dict)
     inside: dict[str, int] = field(default_factory=dict)
@@ -50,6 +53,9 @@ class Visitor:
                 poll.fault, poll.kind = hand.faults[node]
                 return
             poll.samples.append(sample("bmc", 1, {"value": 1.0}, node=node))
+            hand.read[node] = poll.place = hand.read.get(node, 0) + 1
+            while node in hand.waits:
+                await asyncio.sleep(0.01)
         finally:
             hand.inside[node] -= 1
 
@@ -153,6 +159,51 @@ def test_one_that_hangs_delays_the_others_in_no_later_round_and_is_never_visited
         assert hand.visits["n7"] == turn
         assert sum(one.measurement == "bmc" for one in batch.samples) == 50
     assert hand.visits["hung"] == 1
+
+
+def test_a_log_counts_as_read_only_as_far_as_it_was_handed_over(hand: Hand, make: Make) -> None:
+    """A crash must not lose what a visit has read that is still under way."""
+    fleet = make("slow", "quick", deadline_seconds=1.2)
+    fleet.collect(1)
+    assert fleet.places == {"slow": 1, "quick": 1}
+    hand.waits.add("slow")
+    hand.now += 60
+    batch = fleet.collect(1)
+    assert hand.read == {"slow": 2, "quick": 2}
+    assert [one.tag("node") for one in batch.samples if one.measurement == "bmc"] == ["quick"]
+    assert fleet.places == {"slow": 1, "quick": 2}
+    hand.waits.clear()
+    hand.now += 60
+    end = time.monotonic() + 60
+    while fleet.places["slow"] == 1 and time.monotonic() < end:
+        fleet.collect(1)
+    assert fleet.places["slow"] >= 2
+
+
+def test_what_a_round_read_that_nobody_waited_for_comes_with_the_next(
+    hand: Hand, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread of the BMCs had no processor for seconds; the round ended when nobody looked."""
+    fleet = make("a", "b")
+    submit = asyncio.run_coroutine_threadsafe
+
+    class Late:
+        def __init__(self, *arguments: Any) -> None:
+            self.future = submit(*arguments)
+
+        def result(self, timeout: float) -> None:
+            self.future.result(timeout=60)
+            raise TimeoutError
+
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", Late)
+    with pytest.raises(TimeoutError):
+        fleet.collect(1)
+    monkeypatch.undo()
+    samples = fleet.collect(1).samples
+    assert sorted(one.tag("node") for one in samples if one.measurement == "bmc") == [
+        "a", "a", "b", "b",
+    ]  # fmt: skip
+    assert fleet.places == {"a": 2, "b": 2}
 
 
 def test_a_bug_at_one_bmc_is_told_and_costs_only_itself(hand: Hand, make: Make) -> None:

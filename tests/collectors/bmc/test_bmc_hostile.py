@@ -15,7 +15,7 @@ from aiohttp import web
 
 from collectors.bmc import ipmi_log, ipmi_read, redfish, redfish_plan
 from collectors.bmc.fleet import Poll
-from collectors.bmc.ipmi_lan import Lan, Login, Timing
+from collectors.bmc.ipmi_lan import BmcError, Lan, Login, Timing
 from collectors.bmc.points import Readings
 from collectors.bmc.redfish_entries import LogCursor
 from collectors.bmc.redfish_events import EventStream, Heard
@@ -23,7 +23,7 @@ from collectors.bmc.redfish_http import Client, HttpError, _retry_seconds
 from collectors.bmc.redfish_logs import RECORDS_LIMIT, entries, entry_id
 from collectors.bmc.redfish_plan import discover, links
 from collectors.bmc.targets import Secrets, targets
-from collectors.sample import Context
+from collectors.sample import Context, Sample
 from daemon.bench.bmc_standin import RECORDS, Bmc, serve
 
 NOW_NS = 1_800_000_000 * 10**9
@@ -84,6 +84,37 @@ def test_a_log_that_leads_back_tells_each_entry_once() -> None:
             return len(await ipmi_log.read_new(lan, cursor, "n1", dict, NOW_NS, 3, 50))
 
         assert [await read() for _ in range(4)] == [3, 2, 0, 0]
+
+    with_loop(use)
+
+
+def test_entries_before_a_bmc_falls_silent_are_told_and_the_others_come_later() -> None:
+    async def use(lan: Lan, bmc: Loop) -> None:
+        for number in range(5):
+            bmc.add_log(0x0C, number, 0x6F, b"\x01\xff\xff")
+        cursor, told = ipmi_log.Cursor(started=True), list[Sample]()
+        answer, left = bmc.command, 4
+
+        def falls_silent(netfn: int, command: int, data: bytes) -> tuple[int, bytes]:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise BmcError("the BMC answered and then fell silent", "cut")
+            return answer(netfn, command, data)
+
+        class Cut:
+            """The way to the BMC, until it is silent."""
+
+            async def call(self, netfn: int, command: int, data: bytes = b"") -> bytes:
+                falls_silent(netfn, command, data)
+                return await lan.call(netfn, command, data)
+
+        with pytest.raises(BmcError):
+            await ipmi_log.read_new(
+                Cut(), cursor, "n1", dict, NOW_NS, 9, 50, told  # type: ignore[arg-type]
+            )  # fmt: skip
+        assert len(told) == 3
+        assert len(await ipmi_log.read_new(lan, cursor, "n1", dict, NOW_NS, 9, 50)) == 2
 
     with_loop(use)
 

@@ -71,6 +71,20 @@ def test_a_burst_longer_than_the_end_that_is_looked_at_is_read_whole(
     assert len(codes(source.collect(time.time_ns()))) == 200
 
 
+def test_entries_of_the_log_are_told_also_where_no_sensor_can_be_read(tmp_path: Path) -> None:
+    tool = tmp_path / "ipmitool"
+    line = "1 | 11/30/2026 | 08:00:00 | Memory #0x87 | Uncorrectable ECC | Asserted"
+    tool.write_text(f'#!/bin/sh\ncase "$*" in *sel*) echo "{line}";; esac\n')
+    tool.chmod(0o755)
+    given = ipmi_inband.Options(ipmitool=str(tool))
+    source = ipmi_inband.make(given, Context("n7", tmp_path))
+    batch = source.collect(time.time_ns())
+    assert codes(batch) == ["memory_uncorrectable"]
+    assert not batch.up
+    assert "no sensor could be read" in batch.fault
+    assert codes(source.collect(time.time_ns())) == []
+
+
 def test_a_missing_ipmitool_and_a_wrong_password_are_told_apart(
     ipmi_bmcs: IpmiBmcs, tmp_path: Path
 ) -> None:
