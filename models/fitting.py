@@ -249,6 +249,8 @@ def _by_cause(examples: Examples, names: tuple[str, ...], seed: int) -> Trees:
         groups[OTHER] = left
     rising = [1 if name.startswith(RISING) else 0 for name in names]
     x = _x(examples, names)
+    # What was read at the looks of another horizon only: the trees refuse a column of nothing.
+    x[:1, np.isnan(x).all(axis=0)] = 0.0
     found = {}
     # One thread: on a head that does other work, waiting threads cost more than they gain.
     with threadpool_limits(1):

@@ -134,6 +134,17 @@ def test_a_horizon_with_too_few_failures_is_reckoned_from_its_own_and_said() -> 
     assert within[3600.0] == pytest.approx(float(hour[0]))
 
 
+def test_a_feature_that_no_look_of_one_horizon_has_read_does_no_harm() -> None:
+    """A source that came late: its readings are of the last days, of which no week is known."""
+    some = looks_of("node", 40, "host")
+    x = some.x.copy()
+    x[some.times_ns <= 53 * DAY_NS, some.names.index(NOISE["node"])] = np.nan
+    late = replace(some, x=x, known_ns=np.full(len(x), 60 * DAY_NS))
+    model, _ = train({"node": late}, 86_400.0, later={"node": late})
+    assert NOISE["node"] in model.kinds["node"].names
+    assert set(model.kinds["node"].horizons) == set(TOLD_SECONDS)
+
+
 def test_the_rival_tells_every_horizon_as_well() -> None:
     rival = Rival()
     names = rival.needs["node"]
