@@ -41,6 +41,7 @@ READINGS_LIMIT = 500_000  # about 40 s of work
 # At each moment these come first: an inventory must be known before a kernel line.
 _FIRST = ("event", "slurm_event", "source", "host")
 _STEP_NS = 900 * NANOSECONDS
+_ROWS_AT_ONCE = 4096
 _RATE_NS = 300 * NANOSECONDS
 
 
@@ -160,9 +161,15 @@ def _read(store: Reader, name: str, start_ns: int, end_ns: int) -> Any:
 
 
 def rows_of(measurement: str, table: Any) -> Iterator[Sample]:
-    """The rows of one table of the store as samples: absent stays absent."""
-    if not table.num_rows:
-        return
+    """The rows of one table of the store as samples: absent stays absent.
+
+    Some thousand at a time: as objects, all values of all columns would be gigabytes.
+    """
+    for start in range(0, table.num_rows, _ROWS_AT_ONCE):
+        yield from _some_rows(measurement, table.slice(start, _ROWS_AT_ONCE))
+
+
+def _some_rows(measurement: str, table: Any) -> Iterator[Sample]:
     tag_names = sorted(tags_of(table.schema))
     times = table.column("time").cast("int64").to_pylist()
     tags = [table.column(name).to_pylist() for name in tag_names]

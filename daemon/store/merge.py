@@ -31,6 +31,9 @@ from daemon.store.tables import (
 )
 
 _BUCKET_ROWS = 400_000
+# Of a table with many columns fewer rows at once: a sender may have named hundreds of them.
+_BUCKET_VALUES = 20_000_000
+_BUCKET_ROWS_LEAST = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,8 @@ def _pieces(parts: Sequence[Part]) -> Iterator[pa.Table]:
     tags = tags_of(schema)
     key = tags[0] if tags else None
     opened = [_Open(file, tuple(_bounds(file, key))) for file in files]
-    for low, high in _buckets(files, key):
+    limit_rows = min(_BUCKET_ROWS, max(_BUCKET_ROWS_LEAST, _BUCKET_VALUES // len(schema)))
+    for low, high in _buckets(files, key, limit_rows):
         tables = []
         for source in opened:
             groups = [
@@ -126,8 +130,19 @@ def _pieces(parts: Sequence[Part]) -> Iterator[pa.Table]:
                 inside = pc.and_(pc.greater_equal(words, low), pc.less_equal(words, high))
                 table = table.filter(inside)
             if table.num_rows:
-                tables.append(align(table, schema))
-        yield sort_once(unify(tables)) if tables else schema.empty_table()
+                tables.append(_without_empty(table))
+        yield align(sort_once(unify(tables)), schema) if tables else schema.empty_table()
+
+
+def _without_empty(table: pa.Table) -> pa.Table:
+    """``table`` without the fields that none of its rows has: they need not be sorted."""
+    keep = {"time", *tags_of(table.schema)}
+    names = [
+        name
+        for name in table.column_names
+        if name in keep or table.column(name).null_count < table.num_rows
+    ]
+    return table.select(names)
 
 
 def _bounds(file: pq.ParquetFile, key: str | None) -> Iterator[tuple[str, str]]:
@@ -142,8 +157,10 @@ def _bounds(file: pq.ParquetFile, key: str | None) -> Iterator[tuple[str, str]]:
         yield least, most
 
 
-def _buckets(files: Sequence[pq.ParquetFile], key: str | None) -> Iterator[tuple[str, str]]:
-    """Ranges of keys that hold some hundred thousand rows each."""
+def _buckets(
+    files: Sequence[pq.ParquetFile], key: str | None, limit_rows: int
+) -> Iterator[tuple[str, str]]:
+    """Ranges of keys that hold about ``limit_rows`` rows each."""
     counts: Counter[str] = Counter()
     for file in files:
         if key is None or key not in file.schema_arrow.names:
@@ -154,7 +171,7 @@ def _buckets(files: Sequence[pq.ParquetFile], key: str | None) -> Iterator[tuple
             counts[item["values"] or ""] += item["counts"]
     low, rows, previous = None, 0, ""
     for word in sorted(counts):
-        if low is not None and rows + counts[word] > _BUCKET_ROWS:
+        if low is not None and rows + counts[word] > limit_rows:
             yield low, previous
             low, rows = None, 0
         low = word if low is None else low

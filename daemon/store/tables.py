@@ -160,13 +160,16 @@ def unify_schemas(schemas: Sequence[pa.Schema]) -> pa.Schema:
 def align(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """``table`` with exactly the columns of ``schema``; what it has not is null."""
     columns = []
+    empty: dict[pa.DataType, pa.Array] = {}  # one for all columns of a type: they may be hundreds
     tags = set(tags_of(schema))
     clashing = (tags & set(table.column_names)) - set(tags_of(table.schema))
     for field in schema:
         base = field.name.removesuffix("_1")
         name = base if base != field.name and base in clashing else field.name
         if name not in table.column_names or (field.name in clashing):
-            columns.append(pa.nulls(table.num_rows, field.type))
+            if field.type not in empty:
+                empty[field.type] = pa.nulls(table.num_rows, field.type)
+            columns.append(empty[field.type])
             continue
         column = table.column(name)
         if column.type != field.type:

@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from collectors.sample import Sample, sample
+from daemon.store import merge
 from daemon.store.check import repair
 from daemon.store.embedded import Store
-from daemon.store.parts import DAY_NS
+from daemon.store.parts import DAY_NS, all_parts
+from daemon.store.tables import to_rows
 
 T_NS = 20_000 * DAY_NS + 3600 * 10**9
 
@@ -80,3 +83,39 @@ def test_a_folder_that_is_no_day_is_passed_over(store: Store) -> None:
     (store.directory / "parquet" / "gpu" / "2026-13-45").mkdir()
     assert store.read("gpu", T_NS, T_NS + 10).num_rows == 4
     assert store.upkeep(T_NS + 2 * DAY_NS).faults == []
+
+
+def test_hundreds_of_fields_of_one_sender_cost_the_merge_of_all_rows_little(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merge, "_BUCKET_VALUES", 9000)
+    monkeypatch.setattr(merge, "_BUCKET_ROWS_LEAST", 30)
+    store.options = store.options.model_copy(update={"reserve_bytes": 0})
+    for first in (0, 30):
+        store.append(
+            sample("gpu", T_NS + n, {"a": float(n), "b": 1.0}, node=f"n{n % 20:02d}")
+            for n in range(first, first + 30)
+        )
+        store.append(
+            sample("gpu", T_NS + first + n, {f"x{n}": 1.0}, node="evil") for n in range(250)
+        )
+        store.commit()
+        store.roll(T_NS, everything=True)
+    before = to_rows(store.read("gpu", 0, 2**62))
+    widths: list[tuple[int, int]] = []
+    real = merge.sort_once
+
+    def seen(table: pa.Table) -> pa.Table:
+        widths.append((table.num_rows, len(table.column_names)))
+        return real(table)
+
+    with monkeypatch.context() as inside:
+        inside.setattr(merge, "sort_once", seen)
+        store.upkeep(T_NS + 2 * DAY_NS)
+    assert to_rows(store.read("gpu", 0, 2**62)) == before
+    (part,) = all_parts(store.parquet_directory)
+    assert part.first < part.last
+    # Others' rows are sorted without the fields that only one sender has, few at a time.
+    good = [width for width in widths if width[1] < 10]
+    assert sum(rows for rows, _ in good) >= 40
+    assert all(rows <= 60 for rows, _ in good)
