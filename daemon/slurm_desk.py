@@ -6,6 +6,7 @@ Slurm themselves.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping
 
 import structlog
@@ -43,6 +44,7 @@ class SlurmDesk:
         self._read_seconds: float | None = None
         # Nodes read anew, and when: a reading that began before must not undo them.
         self._again: dict[str, tuple[float, NodeState]] = {}
+        self._lock = threading.Lock()  # a reading and what is read anew come by two threads
         self._configured = configured(groups)
         self._topology: Groups = {}
         self._topology_seconds: float | None = None
@@ -54,10 +56,11 @@ class SlurmDesk:
         self.fault = batch.fault
         reading = self.source.latest
         if batch.up and reading is not None:
-            newer = {name: one for name, (at, one) in list(self._again.items()) if at >= began}
-            self.nodes = {**reading.nodes, **newer}
-            self._again = {name: self._again[name] for name in newer}
-            self._read_seconds = self._monotonic()
+            with self._lock:
+                newer = {name: one for name, (at, one) in self._again.items() if at >= began}
+                self.nodes = {**reading.nodes, **newer}
+                self._again = {name: self._again[name] for name in newer}
+                self._read_seconds = self._monotonic()
             self._read_topology()
         return batch
 
@@ -73,9 +76,10 @@ class SlurmDesk:
     def saw(self, fresh: Mapping[str, NodeState]) -> None:
         """Takes in nodes that were just read, by whomever."""
         at = self._monotonic()
-        self._again = {**self._again, **{name: (at, one) for name, one in fresh.items()}}
-        if fresh:
-            self.nodes = {**self.nodes, **fresh}
+        with self._lock:
+            self._again = {**self._again, **{name: (at, one) for name, one in fresh.items()}}
+            if fresh:
+                self.nodes = {**self.nodes, **fresh}
 
     def _read_topology(self) -> None:
         now = self._monotonic()

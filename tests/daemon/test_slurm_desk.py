@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,3 +114,27 @@ def test_groups_are_joined_from_all_who_know_them(made: Desk) -> None:
     assert set(groups["n1"]) == {"rack r1", "leaf sw7"}
     assert groups["n2"] == ("rack r1",)
     assert groups["n3"] == ("rack rack9",)
+
+
+def test_what_is_read_anew_while_a_reading_is_taken_in_stays(made: Desk) -> None:
+    """The hand's thread writes, and the reader's thread reads: neither undoes the other."""
+    desk, slurm = made.desk, made.slurm
+    assert made.read()
+    hand: list[threading.Thread] = []
+
+    class Meanwhile(dict[str, tuple[float, NodeState]]):
+        """While the reading looks what is newer than itself, a drain is read back."""
+
+        def items(self) -> Any:
+            found = super().items()
+            if not hand:
+                slurm.set("n1", state="drain", reason="tocsin: just now")
+                hand.append(threading.Thread(target=desk.saw, args=(slurm.nodes(["n1"]),)))
+                hand[0].start()
+                hand[0].join(0.3)  # it ends at once where nothing holds it up
+            return found
+
+    desk._again = Meanwhile()
+    assert made.read()
+    hand[0].join()
+    assert desk.nodes["n1"].drain
