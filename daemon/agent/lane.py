@@ -13,7 +13,7 @@ import functools
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from daemon.agent.spool import Entry, Spool
 from daemon.schedule import OwnThread
@@ -47,6 +47,7 @@ class Lane:
         self.on_settled = on_settled
         self.hung_since_seconds: float | None = None
         self._thread = OwnThread(f"tocsin-spool-{spool.directory.name}")
+        self._under_way: asyncio.Future[Any] | None = None
         self._turn = asyncio.Lock()
         self._memory: deque[Entry] = deque()
         self._memory_bytes = 0
@@ -137,13 +138,17 @@ class Lane:
         A call that was begun and has not ended in time is put into ``late``.
         """
         async with self._turn:
+            before = self._under_way
+            if self._thread.busy and self.hung_since_seconds is None and before is not None:
+                # Whoever asked was cancelled, as senders are at the end: the disk is well.
+                await asyncio.wait({before}, timeout=self.deadline_seconds)
             if self._thread.busy:
                 raise DiskHangsError
 
             def work() -> tuple[Result, tuple[int, int]]:
                 return function(), self.spool.waiting()
 
-            future = self._thread.submit(work)
+            future = self._under_way = self._thread.submit(work)
             done, _ = await asyncio.wait({future}, timeout=self.deadline_seconds)
             if not done:
                 self.hung_since_seconds = time.monotonic() - self.deadline_seconds

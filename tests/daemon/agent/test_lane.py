@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from daemon.agent.acknowledge import InOrder
 from daemon.agent.lane import Lane
-from daemon.agent.spool import Spool
+from daemon.agent.spool import Entry, Spool
 
 
 class HangingSpool(Spool):
@@ -132,3 +132,27 @@ def test_a_source_is_told_of_a_batch_when_all_before_it_are_safe(
         check(order.settled(f"k{number}"))
         assert order.settled("of another lane") == 0
     assert told == len(durables)
+
+
+async def test_a_batch_beside_a_call_whose_asker_was_cancelled_goes_to_disk(tmp_path: Path) -> None:
+    """At the end the sender is cancelled; what is flushed then must outlive the process."""
+    spool = Spool(tmp_path)
+    lane = Lane(spool, deadline_seconds=60.0)
+    goes_on, oldest = threading.Event(), spool.oldest
+
+    def waits(now_ns: int) -> Entry | None:
+        goes_on.wait(60)
+        return oldest(now_ns)
+
+    spool.oldest = waits  # type: ignore[method-assign]
+    sender = asyncio.create_task(lane.oldest(1))
+    while not lane._thread.busy:
+        await asyncio.sleep(0)
+    sender.cancel()
+    await asyncio.wait({sender})
+    flushed = asyncio.create_task(lane.keep(b"body", 1, 1))
+    await asyncio.sleep(0)
+    goes_on.set()
+    durable, _ = await flushed
+    assert durable
+    lane.close()
