@@ -11,7 +11,7 @@ from tests.acceptance.house import TOKEN, XID79, House, post_lines
 from tests.acceptance.test_main_job import drained
 from tests.testbed.slurm.cluster import wait_for
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 
 HOUR_NS = 3600 * 10**9
 

@@ -12,7 +12,7 @@ from tests.acceptance.house import House
 from tests.acceptance.test_main_job import drained
 from tests.testbed.slurm.cluster import wait_for
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 
 SPEED = "case $SLURMD_NODENAME in n3) echo speed_ratio=0.5;; *) echo speed_ratio=1.0;; esac"
 POLICY = f"""

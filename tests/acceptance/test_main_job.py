@@ -14,7 +14,7 @@ import pytest
 from tests.acceptance.house import TOKEN, XID79, House, post_lines
 from tests.testbed.slurm.cluster import Cluster, wait_for
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 
 
 def drained(cluster: Cluster, node: str) -> bool:

@@ -13,7 +13,7 @@ from tests.acceptance.house import XID79, House
 from tests.acceptance.test_main_job import drained
 from tests.testbed.slurm.cluster import wait_for
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 
 GEMM = 'proof.probes.gemm.command = ["builtin:gemm"]'
 PROOF = """

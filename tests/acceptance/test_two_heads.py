@@ -18,7 +18,7 @@ from tests.acceptance.house import TOKEN, XID79, House, free_port
 from tests.acceptance.test_main_job import drained
 from tests.testbed.slurm.cluster import wait_for
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 
 SECONDS = 6
 

@@ -26,7 +26,7 @@ from daemon.store.database import Database
 from models.labels import LabelMiner
 from tests.testbed.slurm.cluster import Cluster, wait_for
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 TOOLS = ("mariadbd", "mariadb-install-db", "slurmdbd", "sacctmgr")
 
 

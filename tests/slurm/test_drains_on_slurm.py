@@ -24,7 +24,7 @@ from daemon.store.database import Database
 from tests.daemon.worlds import GENEROUS, House, by_node, lost
 from tests.testbed.slurm.cluster import Cluster, wait_for
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 THEIRS = "ann: swapping the PSU"
 ROOT = Path(__file__).parents[2]
 

@@ -20,7 +20,7 @@ from daemon.slurm.idling import IdleSlurm
 from daemon.store.database import Database
 from tests.testbed.slurm.cluster import Cluster, wait_for
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 QUICK = {"true": Probe(command=("/bin/echo", "speed_ratio=1.0"))}
 LONG = {"slow": Probe(command=("/bin/sleep", "60"))}
 

@@ -14,7 +14,7 @@ from daemon.slurm.cli import CliAdapter
 from tests.daemon.worlds import House, lost
 from tests.testbed.slurm.cluster import Cluster, wait_for
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 
 LONG = "gpu-rack07-chassis03-node-017"
 EXTRA = f"""

@@ -11,7 +11,7 @@ from daemon.proofs.proof import Probe
 from tests.slurm.test_proofs_on_slurm import drained, house, proof
 from tests.testbed.slurm.cluster import Cluster, wait_for
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 
 
 @pytest.fixture

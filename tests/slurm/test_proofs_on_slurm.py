@@ -22,7 +22,7 @@ from daemon.store.database import Database
 from tests.daemon.worlds import GENEROUS, House, lost
 from tests.testbed.slurm.cluster import Cluster, wait_for
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 BUILTIN = {
     "gemm": Probe(command=("builtin:gemm",), minimum={"gemm_flops": 1.0}),
     "loopback": Probe(command=("builtin:loopback",)),
@@ -143,10 +143,8 @@ def test_kill_9_at_any_moment_of_a_proof_never_opens_the_node_without_a_pass(
     user = slurm.submit("-w", "n4", "-N1")
     root = Path(__file__).parents[2]
     command = [sys.executable, "-m", "tests.slurm.prove_once", str(database)]
-    begun = time.monotonic()
     kills = 0
     while made.ledger.find(case.id).state is not State.RETURNED and kills < 8:
-        assert time.monotonic() - begun < 60
         child = subprocess.Popen(
             command, cwd=root, env=os.environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
@@ -170,7 +168,7 @@ def test_every_step_is_settled_by_another_head(slurm: Cluster) -> None:
     made = house(proof(returns="person", probes={"true": Probe(command=("/bin/true",))}))
     case = drained(made, "n2")
     seen: list[Step] = []
-    end = time.monotonic() + 40
+    end = time.monotonic() + 300
     while time.monotonic() < end:
         new = house(made.limits.proof, made.database)
         new.facts = made.facts

@@ -16,7 +16,7 @@ from daemon.slurm.reboot import RebootSlurm
 from tests.daemon.worlds import GENEROUS, House, lost
 from tests.testbed.slurm.cluster import Cluster, wait_for
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 
 
 class World:

@@ -11,7 +11,7 @@ import pytest
 from daemon.bench import slurm as bench
 from tests.testbed.slurm.cluster import missing
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 
 NODES, DRAINS = 50, 20
 Costs = dict[str, bench.Cost]

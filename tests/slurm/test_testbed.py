@@ -4,7 +4,7 @@ import pytest
 
 from tests.testbed.slurm.cluster import Cluster, wait_for
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 
 
 def test_a_job_runs_on_a_draining_node_and_the_node_comes_back(slurm: Cluster) -> None:
