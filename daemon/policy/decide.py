@@ -27,6 +27,7 @@ from daemon.policy.decisions import Action, Decision, Guard, Mode, decision_id
 from daemon.policy.groups import joined, of_reservations
 from daemon.policy.guards import SECOND_NS, Scene, Verdict, ask_all, asks_now, first_no
 from daemon.policy.limits import Limits
+from daemon.policy.speaking import speaks
 from models.facility import GroupEvent
 from models.voices import Fact, Remedy, Risk, Silence
 
@@ -61,11 +62,10 @@ def decide(
 ) -> list[Decision]:
     """Every decision of this moment: alerts, drains, and refusals with the guard that said no.
 
-    One drain or refusal a node at most, for its gravest candidate; what else stands against
-    the node is in ``inputs``. The order is the order in which drains were weighed.
+    One drain or refusal a node at most, for the gravest candidate that may speak for it; what else
+    stands against the node is in ``inputs``. The order is the order in which drains were weighed.
     """
-    drains, alerts, chances = _candidates(situation, limits, ledger, now_ns)
-    scene = scene_of(situation, limits, ledger, mode, now_ns, drains)
+    scene, drains, alerts, chances = _weighed(situation, limits, ledger, mode, now_ns)
     decisions = [_drain_or_hold(scene, one, chances) for one in drains]
     decisions.extend(_alert(scene, one, chances) for one in alerts)
     decisions.extend(_of_silences(scene, situation))
@@ -79,8 +79,7 @@ def explain_node(
 
     For ``tocsin explain NODE`` of a node against which nothing stands.
     """
-    drains, _, chances = _candidates(situation, limits, ledger, now_ns)
-    scene = scene_of(situation, limits, ledger, mode, now_ns, drains)
+    scene, drains, _, chances = _weighed(situation, limits, ledger, mode, now_ns)
     own = next((one for one in drains if one.node == node), None)
     one = own or Candidate(
         decision_id(node, "none", "", 0), node, "", "node", "none", "none", "fact",
@@ -109,36 +108,22 @@ def breaker_reason(wanted: int, limits: Limits, ledger: LedgerView, now_ns: int)
 # ---- inside ------------------------------------------------------------------------------------
 
 
-def _candidates(
-    situation: Situation, limits: Limits, ledger: LedgerView, now_ns: int
-) -> tuple[list[Candidate], list[Candidate], dict[str, float]]:
-    """Drains (one a node, gravest first), alerts, and the highest risk of each node."""
-    grouped = node_risks(situation.risks)
-    chances: dict[str, float] = {}
-    for (node, _), risks in grouped.items():
-        chances[node] = max(chances.get(node, 0.0), combined(risks))
-    facts = of_facts(situation.facts, chances)
-    wanted = [one for one in facts if one.remedy is Remedy.DRAIN]
-    wanted.extend(of_risks(grouped, limits.risk_threshold, ledger, now_ns))
-    best: dict[str, Candidate] = {}
-    beside: dict[str, list[str]] = {}
-    for one in sorted(wanted, key=lambda one: (*one.order, one.id)):
-        if one.node in best:
-            beside.setdefault(one.node, []).append(f"{one.code} {one.device}: {one.text}")
-        else:
-            best[one.node] = one
-    newest = {one.node: one for one in sorted(facts, key=lambda one: one.onset_ns)
-              if one.remedy is Remedy.DRAIN}  # fmt: skip
+def _weighed(
+    situation: Situation, limits: Limits, ledger: LedgerView, mode: Mode, now_ns: int
+) -> tuple[Scene, list[Candidate], list[Candidate], dict[str, float]]:
+    """The scene, drains (one a node, gravest first), alerts, the highest risk of each node."""
+    wanted, alerts, chances = _candidates(situation, limits, ledger, now_ns)
+    everything = [one for own in wanted.values() for one in own]
+    scene = scene_of(situation, limits, ledger, mode, now_ns, everything)
+    newest = {one.node: one for one in sorted(everything, key=lambda one: one.onset_ns)
+              if one.voice == "fact"}  # fmt: skip
     drains = [
         replace(
-            one,
-            beside=tuple(beside.get(one.node, ())),
-            newest_onset_ns=newest[one.node].onset_ns if one.node in newest else 0,
-            newest=f"{newest[one.node].code} {newest[one.node].device}"
-            if one.node in newest
-            else "",
+            speaks(scene, own),
+            newest_onset_ns=newest[node].onset_ns if node in newest else 0,
+            newest=f"{newest[node].code} {newest[node].device}" if node in newest else "",
         )
-        for one in best.values()
+        for node, own in wanted.items()
     ]
     # Where caps allow only some: of equally grave ones those that cost no job its place, idle
     # nodes first, then those whose jobs end soonest.
@@ -150,8 +135,25 @@ def _candidates(
             one.id,
         )
     )
+    return scene, drains, alerts, chances
+
+
+def _candidates(
+    situation: Situation, limits: Limits, ledger: LedgerView, now_ns: int
+) -> tuple[dict[str, list[Candidate]], list[Candidate], dict[str, float]]:
+    """What wants each node drained (gravest first), alerts, and the highest risk of each node."""
+    grouped = node_risks(situation.risks)
+    chances: dict[str, float] = {}
+    for (node, _), risks in grouped.items():
+        chances[node] = max(chances.get(node, 0.0), combined(risks))
+    facts = of_facts(situation.facts, chances)
+    wanted = [one for one in facts if one.remedy is Remedy.DRAIN]
+    wanted.extend(of_risks(grouped, limits.risk_threshold, ledger, now_ns))
+    by_node: dict[str, list[Candidate]] = {}
+    for one in sorted(wanted, key=lambda one: (*one.order, one.id)):
+        by_node.setdefault(one.node, []).append(one)
     alerts = [one for one in facts if one.remedy is Remedy.ALERT]
-    return drains, alerts, chances
+    return by_node, alerts, chances
 
 
 def scene_of(
@@ -199,8 +201,8 @@ def scene_of(
         else Market({}, {}),
     )
     if not scene.breaker:
-        asking = sum(asks_now(scene, one) for one in drains)
-        scene.breaker = breaker_reason(asking, limits, ledger, now_ns)
+        asking = {one.node for one in drains if asks_now(scene, one)}
+        scene.breaker = breaker_reason(len(asking), limits, ledger, now_ns)
     return scene
 
 
