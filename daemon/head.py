@@ -25,7 +25,7 @@ from collectors.sample import Sample, source_reading
 from collectors.slurm.nodes import NodeState
 from collectors.slurm.source import SlurmSource
 from daemon import __version__
-from daemon.alerts.active import Alert, active_alerts, of_head, of_senders
+from daemon.alerts.active import Alert, active_alerts, of_head, of_senders, with_owners
 from daemon.alerts.tell import Alerts, make_webhook
 from daemon.beside import Beside, BesideTools
 from daemon.clock import Clock
@@ -344,8 +344,9 @@ class Head:
             self.active += of_head(self._faults.items(), now_ns)
             self.active += self.learning.alerts(now_ns)
             self.active += of_senders(self.gateway.loud() if self.gateway else "", now_ns)
-            told = self.alerts.update
-            await self.by_hand(lambda: self.stages.run("alerts", told, self.active, now_ns))
+            self.active = with_owners(self.active, self.desk.jobs.values())
+            tell = self.alerts.update
+            await self.by_hand(lambda: self.stages.run("alerts", tell, self.active, now_ns))
             self.intake.flow.mark(self.clock.monotonic())
             await self._write_decisions()
             await self._write_risks(judgement)

@@ -8,9 +8,10 @@ is *sent* is for ``daemon.alerts.tell``; here it is only said what is the case n
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from collectors.slurm.reader import Job
 from daemon.policy.decisions import Action, Decision, Guard
 from daemon.settings import Section
 from models.facility import GroupEvent
@@ -20,6 +21,10 @@ INFO, WARNING, ERROR, CRITICAL = 0, 1, 2, 3
 
 # So many node names are spelt out in an alert's text; the rest is a count.
 _NAMES_SHOWN = 8
+# So many jobs stand in an alert's text, and in its data.
+_JOBS_SHOWN, _JOBS_KEPT = 8, 1000
+# A drain that was made, or that waits for a yes.
+_OF_DRAINS = frozenset({"drained", "waiting"})
 
 
 class GroupOptions(Section):
@@ -40,7 +45,8 @@ class Alert:
     is in one word; a new word, a higher severity or a doubled number of ``nodes`` is a
     change worth telling, a new ``text`` alone is not. ``covers`` are keys that this alert
     speaks for: they end without a word of their own. It is told only once it has lasted
-    ``settle_seconds``.
+    ``settle_seconds``. ``jobs`` are those that run where a drain is made or asked for: each one's
+    number and its owner.
     """
 
     key: str
@@ -55,6 +61,7 @@ class Alert:
     code: str = ""
     settle_seconds: float = 0.0
     covers: frozenset[str] = field(default_factory=frozenset)
+    jobs: tuple[tuple[str, str], ...] = ()
 
     @property
     def shape(self) -> str:
@@ -219,6 +226,25 @@ def of_decision(decision: Decision) -> Alert | None:
         id=decision.id,
         code=decision.code,
     )
+
+
+def with_owners(alerts: Iterable[Alert], jobs: Iterable[Job]) -> list[Alert]:
+    """The alerts, those of drains with the jobs that run there: whom a receiver may tell."""
+    there: dict[str, list[tuple[str, str]]] = {}
+    for job in jobs:
+        for node in job.nodes if job.state in ("RUNNING", "SUSPENDED") else ():
+            there.setdefault(node, []).append((job.key, job.user))
+    return [_with_jobs(one, there) if one.state in _OF_DRAINS else one for one in alerts]
+
+
+def _with_jobs(alert: Alert, there: Mapping[str, Sequence[tuple[str, str]]]) -> Alert:
+    found = tuple(dict.fromkeys(one for node in alert.nodes for one in there.get(node, ())))
+    if not found:
+        return alert
+    shown = ", ".join(f"{number} of {user}" for number, user in found[:_JOBS_SHOWN])
+    more = f" and {len(found) - _JOBS_SHOWN} more" if len(found) > _JOBS_SHOWN else ""
+    text = f"{alert.text}\njobs there: {shown}{more}"
+    return replace(alert, text=text, jobs=found[:_JOBS_KEPT])
 
 
 def phrase(decision: Decision) -> str:

@@ -69,6 +69,7 @@ class Notice:
             "text": f"[{cluster} {severity}] {sign}{alert.title}\n{alert.text}".strip(),
             "node": alert.node,
             "nodes": list(alert.nodes),
+            "jobs": [{"job": job, "user": user} for job, user in alert.jobs],
             "decision": alert.id,
             "code": alert.code,
             "since": iso(self.since_ns),
@@ -288,6 +289,7 @@ def _dump(told: _Told) -> dict[str, Any]:
 def _restore(row: Mapping[str, Any]) -> _Told:
     raw = dict(row["alert"])
     raw["nodes"] = tuple(raw["nodes"])
+    raw["jobs"] = tuple((str(job), str(user)) for job, user in raw.get("jobs", ()))
     raw["covers"] = frozenset()
     return _Told(
         Alert(**raw),
