@@ -135,12 +135,17 @@ class Walk:
     def _report(self, body: dict[str, Any]) -> None:
         """A MetricReport: each value has a time of its own."""
         groups: dict[int, Readings] = {}
+        times: dict[str, int | None] = {}  # most values of a report have one time
         for reading, stamp in metric_values(body, self.node, self.known, self.found):
-            time_ns = report_time(stamp, body, self.now_ns)
+            if stamp not in times:
+                times[stamp] = report_time(stamp, body, self.now_ns)
+            time_ns = times[stamp]
             if time_ns is None:
                 self.found.problem("a metric value of days ago or of the future", reading.sensor)
                 continue
-            group = groups.setdefault(time_ns, Readings(self.found.problems))
+            group = groups.get(time_ns)
+            if group is None:
+                group = groups[time_ns] = Readings(self.found.problems)
             group.add(reading)
         for time_ns, group in sorted(groups.items()):
             self.timed.extend(group.samples(time_ns))
