@@ -5,6 +5,7 @@ Plain functions over :class:`models.rule_state.Node`; all times are UTC nanoseco
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from collectors.sample import Sample
@@ -34,6 +35,9 @@ def latch(
     that asks for more takes its place.
     """
     one = node.active.get(key)
+    told_ns = min(node.head_time(onset_ns), arrival_ns)
+    if one is not None:
+        one.again_ns = max(one.again_ns, told_ns)
     if one is not None and _FORCE[one.fact.remedy] >= _FORCE[finding.remedy]:
         one.latched = True
         for text in evidence:
@@ -42,7 +46,18 @@ def latch(
     fact = fact_of(finding, entity, onset_ns, evidence)
     if one is None and len(node.active) >= KEYS_LIMIT:
         return
-    node.active[key] = Active(fact, True, arrival_ns)
+    node.active[key] = Active(fact, True, arrival_ns, again_ns=told_ns)
+
+
+def begun_again(node: Node, one: Active, at_ns: int) -> bool:
+    """Whether a latched fact was told once more after ``at_ns``, when the node came back: then it
+    is one of then, with what was told last for its evidence."""
+    if one.again_ns <= at_ns:
+        return False
+    fact = one.fact
+    one.fact = replace(fact, onset_ns=one.again_ns - node.skew_ns, evidence=fact.evidence[-1:])
+    one.seen_ns = one.again_ns
+    return True
 
 
 def taken_back(node: Node, key: Key, time_ns: int) -> None:

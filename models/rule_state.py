@@ -33,6 +33,8 @@ _STEPS_LIMIT = 16
 # A delay that stays within this much for this long is the clock's, not the network's.
 _SKEW_NS = 5 * SECOND_NS
 _SKEW_SETTLED_NS = 60 * SECOND_NS
+# A node's clock that is so far ahead of the head's may still be set right.
+_STEP_NS = 60 * SECOND_NS
 
 
 @dataclass(slots=True)
@@ -40,7 +42,7 @@ class Active:
     """A fact that holds now, and what keeps it: a latch, or readings that still say so.
 
     ``spent`` hides it: the node came back into service since, and only when the state has
-    gone and come again, it is a new fact.
+    gone and come again, it is a new fact. ``again_ns``: when it was told last, on the head's clock.
     """
 
     fact: Fact
@@ -48,6 +50,7 @@ class Active:
     seen_ns: int
     interval_ns: int = 0
     spent: bool = False
+    again_ns: int = 0
 
     def add_evidence(self, text: str) -> None:
         """Keeps the first evidence and the newest ones, a few in all."""
@@ -166,6 +169,13 @@ def paced(interval_ns: int, step_ns: int) -> int:
     return interval_ns + (step_ns - interval_ns) // 4
 
 
+def stepped_back(newest_ns: int, time_ns: int, arrival_ns: int) -> bool:
+    """Whether a clock that had told ``newest_ns`` was set right: that lies ahead of the head's
+    clock, and the reading of ``time_ns`` that arrives now agrees with it.
+    """
+    return newest_ns > arrival_ns + _STEP_NS and abs(arrival_ns - time_ns) < _STEP_NS
+
+
 @dataclass(slots=True)
 class GpuSource:
     """The last ``source`` reading of something that reads GPUs."""
@@ -220,6 +230,33 @@ class Node:
             self.steady_delay_ns, self.steady_since_ns = delay_ns, arrival_ns
         elif arrival_ns - self.steady_since_ns >= _SKEW_SETTLED_NS:
             self.skew_ns = self.steady_delay_ns
+
+    def set_back(self, time_ns: int, arrival_ns: int) -> None:
+        """Takes back what a clock that ran ahead had told, once a reading of ``time_ns`` shows that
+        it was set right: else nothing would be heard until the old time is reached.
+        """
+        if not stepped_back(self.newest_ns, time_ns, arrival_ns):
+            return
+        step_ns, last_ns = self.newest_ns - time_ns, time_ns - 1
+        if self.boot_ns > last_ns:
+            self.boot_ns -= step_ns
+        self.newest_ns = self.skew_ns = self.steady_since_ns = 0
+        self.spent_ns = min(self.spent_ns, last_ns)
+        self.watched_ns = min(self.watched_ns, last_ns)
+        self.host_time_ns = min(self.host_time_ns, last_ns)
+        self.gpu_since_ns = min(self.gpu_since_ns, last_ns)
+        self.over = {key: min(at_ns, last_ns) for key, at_ns in self.over.items()}
+        self.gpus = {
+            name: Gpu(uuid=gpu.uuid, interval_ns=gpu.interval_ns, had=gpu.had, mig=gpu.mig)
+            if gpu.time_ns > last_ns
+            else gpu
+            for name, gpu in self.gpus.items()
+        }
+        for source in self.sources.values():
+            source.time_ns = min(source.time_ns, last_ns)
+            source.since_ns = min(source.since_ns, last_ns)
+        for one in self.active.values():
+            one.seen_ns = min(one.seen_ns, last_ns)
 
     def head_time(self, time_ns: int) -> int:
         """A time of this node on the head's clock."""
@@ -378,6 +415,7 @@ def _dump_active(one: Active) -> dict[str, Any]:
         "seen": one.seen_ns,
         "interval": one.interval_ns,
         "spent": one.spent,
+        "again": one.again_ns,
     }
 
 
@@ -393,4 +431,7 @@ def _load_active(state: Mapping[str, Any]) -> Active:
         state["advice"],
         tuple(state["evidence"]),
     )
-    return Active(fact, state["latched"], state["seen"], state["interval"], state["spent"])
+    again_ns = state.get("again", 0)
+    return Active(
+        fact, state["latched"], state["seen"], state["interval"], state["spent"], again_ns
+    )

@@ -17,7 +17,7 @@ from typing import Any
 
 from collectors.sample import Sample
 from models import rulebook
-from models.rule_latch import inventory, latch, reboot, taken_back, trim
+from models.rule_latch import begun_again, inventory, latch, reboot, taken_back, trim
 from models.rule_state import (
     Active,
     Node,
@@ -69,6 +69,7 @@ class Rules:
             self._event(name, node, sample, arrival_ns)
             return
         if measurement != "source" or sample.tag("source") not in HEAD_SOURCES:
+            node.set_back(sample.time_ns, arrival_ns)
             node.heard(sample.time_ns, arrival_ns)
         if measurement == "gpu":
             self._states.gpu(name, node, sample)
@@ -99,7 +100,8 @@ class Rules:
             if one.latched:
                 known.over[key] = max(known.over.get(key, 0), one.fact.onset_ns)
                 trim(known.over)
-                del known.active[key]
+                if not begun_again(known, one, at_ns):
+                    del known.active[key]
             else:
                 one.spent = True
 

@@ -99,3 +99,20 @@ async def test_a_kill_right_after_a_return_hides_no_later_fault(start: Start) ->
     await head.judge()
     assert not [one for one in head.decisions if one.action is Action.DRAIN]
     assert await drained(head, xid(head))
+
+
+async def test_a_fault_right_after_a_return_is_not_taken_for_the_one_before(start: Start) -> None:
+    """It comes before the watch is told of the return, which takes a moment."""
+    head = await start()
+    assert await drained(head, xid(head))
+    await head.by_hand(lifted(head), head.clock.now_ns())
+    await head.intake.accept(xid(head), "n1", head.clock.now_ns())
+    await head.by_hand(head.look_at_ledger)
+    await head.by_hand(head.desk.read_again, ["n1"])
+    await head.judge()
+    assert any(one.action is Action.DRAIN and one.guard is None for one in head.decisions)
+    await head.by_hand(lifted(head), head.clock.now_ns())
+    await head.by_hand(head.look_at_ledger)
+    await head.by_hand(head.desk.read_again, ["n1"])
+    await head.judge()
+    assert not any(one.action is Action.DRAIN for one in head.decisions), "it is spent for good"
