@@ -148,7 +148,8 @@ class Lane:
             def work() -> tuple[Result, tuple[int, int]]:
                 return function(), self.spool.waiting()
 
-            future = self._under_way = self._thread.submit(work)
+            future = self._thread.submit(work)
+            self._under_way = future
             done, _ = await asyncio.wait({future}, timeout=self.deadline_seconds)
             if not done:
                 self.hung_since_seconds = time.monotonic() - self.deadline_seconds
