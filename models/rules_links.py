@@ -42,7 +42,7 @@ from models.link_state import (
     load_port,
 )
 from models.links import End, LinkView, Part, Placement, place, switch_at_fault, whole_switch
-from models.rule_state import SECOND_NS, Node
+from models.rule_state import SECOND_NS, Node, stepped_back
 from models.voices import Entity, Fact, Remedy
 
 # Codes of inventory events: which cable hangs where, and which GUID a port has.
@@ -201,6 +201,10 @@ class LinkRules:
             port.track = Track()
             port.from_fabric = from_fabric
         track = port.track
+        if stepped_back(track.time_ns, sample.time_ns, arrival_ns):
+            track = port.track = Track()
+            port.active_since_ns = port.down_since_ns = 0
+            port.init_since_ns = port.narrow_since_ns = 0
         if sample.time_ns <= track.time_ns:
             return
         before_ns = track.time_ns

@@ -19,6 +19,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from collectors.sample import Sample
+from models.rule_state import stepped_back
 from models.voices import Silence
 
 SECOND_NS = 1_000_000_000
@@ -120,6 +121,8 @@ class SilenceTracker:
                     del node.sources[plain]
             source = node.sources[name] = _Source()
             node.well_until_ns = 0
+        if stepped_back(source.time_ns, sample.time_ns, arrival_ns):
+            source.time_ns = 0
         if sample.time_ns < source.time_ns:
             return
         self._heard(source, sample, arrival_ns)
