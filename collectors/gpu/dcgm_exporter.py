@@ -114,6 +114,7 @@ class DcgmExporters:
             for node, url in _urls(options).items()
         ]
         self._xids = Xids(context.state_dir / STATE_FILE)
+        self._handed_over = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._http: aiohttp.ClientSession | None = None
@@ -124,17 +125,23 @@ class DcgmExporters:
             raise SourceUnavailable("no exporter is configured: set nodes or targets")
         header = self._authorization()
         loop = self._running()
+        if self._handed_over:  # and taken by now: a crash between would lose an Xid
+            self._xids.save()
+        self._handed_over = False
         round_ = asyncio.run_coroutine_threadsafe(self._round(now_ns, header), loop)
         try:
             round_.result(timeout=self._options.deadline_seconds + 5.0)
         except LateError:
             round_.cancel()
             raise SourceUnavailable("the round did not end by its deadline") from None
-        self._xids.save()
-        return self._batch(now_ns)
+        batch = self._batch(now_ns)
+        self._handed_over = True
+        return batch
 
     def close(self) -> None:
         """Ends connections and thread. May be called twice."""
+        if self._handed_over:
+            self._xids.save()
         loop, self._loop = self._loop, None
         if loop is None or self._thread is None:
             return
@@ -152,7 +159,9 @@ class DcgmExporters:
             False: asyncio.Semaphore(max(4, self._options.concurrency // 4)),
         }
         for target in self._targets:
-            target.samples, target.problems = [], []
+            # Events of a round that nobody waited for: they are told once, so now.
+            target.samples = [one for one in target.samples if one.measurement == "event"]
+            target.problems = []
         due = [target for target in self._targets if target.not_before <= now]
         if self._http is None:
             self._http = self._session()
@@ -241,7 +250,8 @@ class DcgmExporters:
         drivers = [one.driver for one in boards if one.driver]
         system = {"count": len(boards), "driver": drivers[0] if drivers else ""}
         present = {one.board.index: one.board for one in boards}
-        target.samples, target.problems = findings.close()
+        samples, target.problems = findings.close()
+        target.samples += samples
         target.samples += target.inventory.events(system, present, True, now_ns)
 
     def _session(self) -> aiohttp.ClientSession:
@@ -314,6 +324,7 @@ class DcgmExporters:
         self._refuse_shared()
         for target in self._targets:
             samples += target.samples
+            target.samples = []
             problems += [
                 Problem(f"{target.node}: {one.problem}", one.line) for one in target.problems
             ]

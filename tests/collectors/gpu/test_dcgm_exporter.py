@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -395,6 +396,40 @@ def test_an_old_xid_is_never_news_and_a_new_one_is_news_once_even_over_a_restart
     (xid,) = kinds(made.collect(NOW_NS + 4 * SECOND).samples, "xid")
     assert (xid.tag("code"), xid.number("count")) == ("94", 1.0)
     made.close()
+
+
+def test_an_xid_that_nobody_took_is_told_again(
+    server: Exporters, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill comes before it was kept; or the round ends when nobody waits for it any more."""
+    server.texts["g1"] = TEXT
+    killed = source(server, context, nodes=("g1",))
+    killed.collect(NOW_NS)
+    killed.collect(NOW_NS + SECOND)
+    server.texts["g1"] = TEXT.replace('err_msg="No Error"} 0', 'err_msg="fell off"} 79')
+    assert kinds(killed.collect(NOW_NS + 2 * SECOND).samples, "xid")
+    made = source(server, context, nodes=("g1",))
+    submit = asyncio.run_coroutine_threadsafe
+
+    class Late:
+        def __init__(self, *arguments: Any) -> None:
+            self.future = submit(*arguments)
+
+        def result(self, timeout: float) -> None:
+            self.future.result(timeout=60)
+            raise TimeoutError
+
+        def cancel(self) -> None: ...
+
+    with monkeypatch.context() as patch:
+        patch.setattr(asyncio, "run_coroutine_threadsafe", Late)
+        with pytest.raises(SourceUnavailable):
+            made.collect(NOW_NS + 3 * SECOND)
+    (xid,) = kinds(made.collect(NOW_NS + 4 * SECOND).samples, "xid")
+    assert xid.tag("code") == "79"
+    assert kinds(made.collect(NOW_NS + 5 * SECOND).samples, "xid") == []
+    made.close()
+    killed.close()
 
 
 def test_counters_of_single_nvlinks_are_summed_where_the_board_tells_no_sum() -> None:
