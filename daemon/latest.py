@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from collectors.sample import Sample
+from models.rule_state import stepped_back
 from models.silence import HEAD_SOURCES
 
 # What is kept of a GPU reading. At 80,000 GPUs every further field costs some 2 MB.
@@ -109,13 +110,13 @@ def _gpu(node: NodeNow, sample: Sample, arrival_ns: int) -> None:
     before = node.gpus.get(index)
     if before is None and len(node.gpus) >= _PER_NODE_LIMIT:
         return
-    if before is not None and before.time_ns > sample.time_ns:
+    if before is not None and _is_older(sample, before.time_ns, arrival_ns):
         return
     node.gpus[index] = GpuNow(
         sample.tag("uuid") or (before.uuid if before else ""),
         sample.time_ns,
         arrival_ns,
-        sample.time_ns - before.time_ns if before is not None else 0,
+        max(0, sample.time_ns - before.time_ns) if before is not None else 0,
         sample.number("lost") == 1.0,
         tuple(map(sample.number, GPU_FIELDS)),
     )
@@ -129,7 +130,7 @@ def _source(node: NodeNow, sample: Sample, arrival_ns: int) -> None:
     # What the head reads about a node says nothing about whether the node's agent is heard.
     if name not in HEAD_SOURCES:
         node.heard_ns = arrival_ns
-    if before is not None and before.time_ns > sample.time_ns:
+    if before is not None and _is_older(sample, before.time_ns, arrival_ns):
         return
     node.sources[name] = SourceNow(
         sample.time_ns,
@@ -138,6 +139,11 @@ def _source(node: NodeNow, sample: Sample, arrival_ns: int) -> None:
         sample.number("age_seconds") or 0.0,
         sample.text("fault"),
     )
+
+
+def _is_older(sample: Sample, known_ns: int, arrival_ns: int) -> bool:
+    """Whether a reading is older than what is known, by a clock that was not set right since."""
+    return known_ns > sample.time_ns and not stepped_back(known_ns, sample.time_ns, arrival_ns)
 
 
 def _inventory(node: NodeNow, sample: Sample) -> None:
