@@ -234,9 +234,9 @@ def test_a_hundred_bmcs_with_dead_slow_and_locked_ones_keep_the_cadence_of_the_h
             file=str(tmp_path / "hundred"),
             groups={"wrong": {"user": "admin", "password_file": str(wrong)}},
             period_seconds=2.0,
-            deadline_seconds=5.0,
-            timeout_seconds=0.7,
-            tries=3,
+            deadline_seconds=8.0,
+            timeout_seconds=2.0,
+            tries=2,
             pause_max_seconds=4.0,
         )
         healthy = {f"ok{place}" for place in range(82)}
@@ -254,8 +254,8 @@ def test_a_hundred_bmcs_with_dead_slow_and_locked_ones_keep_the_cadence_of_the_h
             count.update({one.tag("node") for one in readings})
         assert set(count) == healthy
         assert min(count.values()) >= 3, f"read too seldom: {count.most_common()[-5:]}"
-        # A dead BMC takes 3.3 s to be given up: no round of the healthy has to last as long.
-        assert min(took) < 2.5, f"rounds took {took}"
+        # A dead BMC takes 5 s to be given up: no round of the healthy has to last as long.
+        assert min(took) < 4.0, f"rounds took {took}"
         assert "18 of 100 BMCs not read" in batch.fault
         assert threading.active_count() == threads
         assert open_files() < 400

@@ -36,6 +36,19 @@ def _net(offset: int) -> str:
     return f"127.{100 + offset}.{os.getpid() % 250 + 1}"
 
 
+def _wait_bound(host: str, port: int) -> None:
+    """Waits until a UDP port is bound: then nobody else can bind it."""
+    end = time.monotonic() + 60.0
+    while time.monotonic() < end:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.bind((host, port))
+            except OSError:
+                return
+        time.sleep(0.02)
+    raise TimeoutError(f"nothing has bound {host}:{port}")
+
+
 class IpmiBmcs:
     """``count`` IPMI BMCs, user admin, password secret; see ``ipmibmc``."""
 
@@ -90,7 +103,7 @@ class IpmiBmcs:
             stdin=subprocess.DEVNULL,
         )
         self._relays.append(process)
-        time.sleep(0.15)  # until it has bound its port; it says nothing
+        _wait_bound(address.rsplit(":", 1)[0], port)  # it says nothing
         return address
 
     def silent(self, number: int) -> str:
@@ -119,17 +132,7 @@ class DcmiBmc:
             [python, HERE / "dcmibmc", "--address", host, "--port", "6623", "--file", self.file],
             stdin=subprocess.DEVNULL,
         )
-        self._wait(host)
-
-    def _wait(self, host: str) -> None:
-        """Waits until the port is bound: then nobody else can bind it."""
-        for _ in range(100):
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-                try:
-                    probe.bind((host, 6623))
-                except OSError:
-                    return
-            time.sleep(0.05)
+        _wait_bound(host, 6623)
 
     def close(self) -> None:
         """Ends it."""
