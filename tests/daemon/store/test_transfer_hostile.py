@@ -125,9 +125,9 @@ def test_a_small_file_that_unpacks_to_much_is_refused_with_its_name_in_little_me
     (tmp_path / "t").mkdir()
     path = tmp_path / "t" / "gpu.csv.xz"
     piece = lzma.compress(ROW * (MIB // len(ROW)))
-    path.write_bytes(lzma.compress(HEADER) + piece * 400)
-    said = _import_in_a_process(tmp_path, "--unpacked-limit", "0.25")
-    assert f"tocsin: {path}: is over 268435456 bytes unpacked" in said
+    path.write_bytes(lzma.compress(HEADER) + piece * 200)
+    said = _import_in_a_process(tmp_path, "--unpacked-limit", "0.125")
+    assert f"tocsin: {path}: is over 134217728 bytes unpacked" in said
     assert "--unpacked-limit GIB raises the bound" in said
 
 
@@ -137,20 +137,19 @@ def test_a_parquet_bomb_is_refused_before_a_row_is_read(tmp_path: Path) -> None:
     times = pa.array([START_NS], pa.int64()).cast(pa.timestamp("ns", tz="UTC"))
     piece = pa.table({"time": pa.repeat(times[0], MIB), "power_watts": pa.repeat(1.0, MIB)})
     with pq.ParquetWriter(path, piece.schema) as writer:
-        for _ in range(4):
-            writer.write_table(piece)
+        writer.write_table(piece)
     assert path.stat().st_size < MIB
-    said = _import_in_a_process(tmp_path, "--unpacked-limit", "0.03")
-    assert f"tocsin: {path}: is 67108864 bytes unpacked, over 32212254" in said
-    # Allowed, it is four million rows of one point: read piece by piece, kept once.
+    said = _import_in_a_process(tmp_path, "--unpacked-limit", "0.01")
+    assert f"tocsin: {path}: is 16777216 bytes unpacked, over 10737418" in said
+    # Allowed, it is a million rows of one point: read piece by piece, kept once.
     assert _import_in_a_process(tmp_path, "--unpacked-limit", "1").split()[:2] == [
-        str(4 * MIB),
+        str(MIB),
         "gpu",
     ]
 
 
 def _import_in_a_process(directory: Path, *options: str) -> str:
-    """What ``tocsin import`` says, with at most 1 GiB of memory to write to."""
+    """What ``tocsin import`` says, with at most 640 MiB of memory to write to."""
     words = ["import", "--directory", str(directory / "s"), "--telemetry", str(directory / "t")]
     done = subprocess.run(
         [sys.executable, "-m", "daemon.cli", *words, *options],
@@ -158,7 +157,7 @@ def _import_in_a_process(directory: Path, *options: str) -> str:
         text=True,
         timeout=240,
         check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (1024 * MIB, 1024 * MIB)),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (640 * MIB, 640 * MIB)),
     )
     assert "Traceback" not in done.stderr
     return done.stdout + done.stderr
