@@ -94,7 +94,8 @@ def test_a_slow_bmc_is_read_on_from_where_its_time_ran_out(
         {"slow": address}, deadline_seconds=8.0, bmc_deadline_seconds=0.5, sel=False
     )
     rounds: list[set[str]] = []
-    for _ in range(20):
+    end = time.monotonic() + 90.0
+    while time.monotonic() < end:
         rounds.append(set(values(source.collect(time.time_ns()), "slow")))
         if len(set().union(*rounds)) == 32:
             break
