@@ -79,7 +79,7 @@ class Ledger:
         returned = self.database.query(
             "SELECT node, MAX(time_ns) AS at_ns FROM returns GROUP BY node"
         )
-        open_, closed_ns = self._breaker()
+        open_, closed_ns = self._breaker(now_ns)
         wrong = self.database.query(
             "SELECT updated_ns FROM cases WHERE verdict = 0 AND intent_ns > 0 AND updated_ns > ?",
             (closed_ns,),
@@ -88,7 +88,6 @@ class Ledger:
             held={case.node: case for case in kept if case.held},
             cases={case.id: case for case in kept},
             ids=frozenset(case.id for case in kept),
-            # Closing the breaker is a person's word that what was before is looked at.
             drains_ns=tuple(sorted(at for ats in drains.values() for at in ats)),
             drains_of={node: tuple(ats) for node, ats in drains.items()},
             returned_ns={row["node"]: row["at_ns"] for row in returned},
@@ -160,8 +159,7 @@ class Ledger:
         )
         if not found:
             raise UnknownCaseError(f"no case {prefix}")
-        if len(found) > 1:
-            found = called(prefix, found) or found
+        found = called(prefix, found) or found
         if len(found) > 1:
             few = ", ".join(f"{case.id[:8]} on {case.node}" for case in found[:3])
             raise UnknownCaseError(f"{prefix} may be {few}: give more digits")
@@ -442,9 +440,11 @@ class Ledger:
         rows = self.database.query(f"SELECT * FROM cases WHERE {where}", parameters)  # noqa: S608
         return [_case(row) for row in rows]
 
-    def _breaker(self) -> tuple[str, int]:
+    def _breaker(self, now_ns: int) -> tuple[str, int]:
+        """Why it is open, and when it was closed: 0 where that is to come (a clock was ahead)."""
         rows = self.database.query("SELECT text, closed_ns FROM breaker WHERE one = 1")
-        return (rows[0]["text"], rows[0]["closed_ns"]) if rows else ("", 0)
+        text, closed_ns = (rows[0]["text"], rows[0]["closed_ns"]) if rows else ("", 0)
+        return text, closed_ns if closed_ns <= now_ns else 0
 
     def _open(self, connection: Any, decision: Decision, now_ns: int) -> None:
         onset_ns = int(decision.inputs.get("onset_ns") or decision.time_ns)

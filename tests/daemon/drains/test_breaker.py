@@ -84,3 +84,30 @@ def test_what_only_watches_and_what_is_out_already_opens_no_breaker() -> None:
     made.facts = [lost(f"n{i}", onset_ns=made.clock.pass_seconds(1)) for i in range(1, 7)]
     assert {one.guard for one in made.cycle()} == {Guard.BREAKER}
     assert "6 nodes ask for a drain at once" in made.ledger.view(made.now_ns()).breaker
+
+
+def test_a_breaker_that_was_closed_while_the_clock_ran_ahead_opens_all_the_same() -> None:
+    limits = Limits.model_validate({**GENEROUS.model_dump(), "breaker_drains": 2})
+    made = house(limits=limits, count=8)
+    made.ledger.open_breaker("looked odd", made.now_ns())
+    made.clock.pass_seconds(30 * 86_400)
+    made.drains.close_breaker("ann", made.now_ns())
+    made.clock.pass_seconds(-30 * 86_400)
+    for i in (1, 2):
+        made.facts = [lost(f"n{i}", onset_ns=made.now_ns())]
+        assert made.cycle()[0].action is Action.DRAIN
+        made.clock.pass_seconds(60)
+    made.facts = [lost("n3", onset_ns=made.now_ns())]
+    assert made.cycle()[0].guard is Guard.BREAKER
+    made.drains.close_breaker("ann", made.clock.pass_seconds(60))
+    made.clock.pass_seconds(60)
+    assert made.cycle()[0].action is Action.DRAIN, "what she has looked at is settled"
+
+
+def test_a_clock_that_is_set_back_gives_no_second_budget_for_the_hour() -> None:
+    made = house(limits=GENEROUS.model_copy(update={"drains_per_hour": 2}), count=8)
+    for back_seconds, i in ((0, 1), (-1800, 2), (-86_400, 3), (-86_400 * 30, 4)):
+        made.clock.pass_seconds(back_seconds)
+        made.facts = [lost(f"n{i}", onset_ns=made.now_ns())]
+        made.cycle()
+    assert len(made.ledger.held()) == 2
