@@ -171,7 +171,11 @@ class Infiniband:
         self._save()
         if names and not answers:
             stuck = ", ".join(sorted(unread))
-            raise SourceUnavailable(f"no adapter answers: {stuck} hang or cannot be read")
+            why = f"no adapter answers: {stuck} hang or cannot be read"
+            if not samples:
+                raise SourceUnavailable(why)
+            # That another one is gone is remembered by now, and told this once.
+            return Batch(self.name, tuple(spaced(samples)), tuple(problems), False, why)
         fault = f"hung: {', '.join(sorted(hung))}" if hung else ""
         return Batch(self.name, tuple(spaced(samples)), tuple(problems), fault=fault)
 

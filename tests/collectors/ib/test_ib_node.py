@@ -403,6 +403,24 @@ def test_when_all_devices_hang_the_source_says_so(context: Context, sys_root: Pa
         pipe.write("4: ACTIVE\n")
 
 
+def test_an_adapter_that_is_gone_is_told_also_where_the_others_hang(
+    context: Context, sys_root: Path
+) -> None:
+    for name in ("mlx5_0", "mlx5_1"):
+        fake_sysfs.port(fake_sysfs.device(sys_root, name))
+    source = learned(context, hung_seconds=0.1)
+    (sys_root / "class/infiniband/mlx5_0").rename(context.root / "away")
+    blocked = sys_root / "class/infiniband/mlx5_1/ports/1/state"
+    blocked.unlink()
+    os.mkfifo(blocked)
+    batch = source.collect(NOW_NS + 710 * SECOND)
+    assert link_events(batch) == [("missing", "mlx5_0/1")]
+    assert not batch.up
+    assert "mlx5_1 hang" in batch.fault
+    with open(blocked, "w") as pipe:
+        pipe.write("4: ACTIVE\n")
+
+
 def test_an_error_in_one_device_is_told_and_the_others_are_read() -> None:
     def read(name: str) -> str:
         if name == "b":
