@@ -114,7 +114,6 @@ class DcgmExporters:
             for node, url in _urls(options).items()
         ]
         self._xids = Xids(context.state_dir / STATE_FILE)
-        self._handed_over = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._http: aiohttp.ClientSession | None = None
@@ -125,23 +124,19 @@ class DcgmExporters:
             raise SourceUnavailable("no exporter is configured: set nodes or targets")
         header = self._authorization()
         loop = self._running()
-        if self._handed_over:  # and taken by now: a crash between would lose an Xid
-            self._xids.save()
-        self._handed_over = False
         round_ = asyncio.run_coroutine_threadsafe(self._round(now_ns, header), loop)
         try:
             round_.result(timeout=self._options.deadline_seconds + 5.0)
         except LateError:
             round_.cancel()
             raise SourceUnavailable("the round did not end by its deadline") from None
-        batch = self._batch(now_ns)
-        self._handed_over = True
-        return batch
+        # A kill before this is kept may lose an Xid; told again after hours of a head that was
+        # away it would be taken for a new one, of a node that was mended meanwhile.
+        self._xids.save()
+        return self._batch(now_ns)
 
     def close(self) -> None:
         """Ends connections and thread. May be called twice."""
-        if self._handed_over:
-            self._xids.save()
         loop, self._loop = self._loop, None
         if loop is None or self._thread is None:
             return
