@@ -7,6 +7,7 @@ clock learns the history of one site by heart.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -28,6 +29,11 @@ CLOCKS = ("age_days", "count_ever", "episodes_ever", "losses_ever", "gaps", ".to
 KEPT_CLOCKS = ("reboots.age_days", "node.reboots.age_days")  # the age of the boot is physics
 
 LEAST_SIGNALLED = 1e-3  # a part below it is not told apart, whatever is usual
+
+# Trees are followed row by row, a tree after the other: this much stays in the processor's cache.
+BLOCK_ROWS = 1024
+# Parts that are scored in one go: 10,000 nodes of 8 GPUs take their turns within about two minutes.
+ROWS_AT_ONCE = 16_000
 
 ALL = slice(None)
 Trees = Mapping[str, HistGradientBoostingClassifier]
@@ -164,6 +170,8 @@ class LearnedRisk:
     kinds: dict[str, KindModel]
     name: str = "learned-1"
     facts: dict[str, object] = field(default_factory=dict)
+    _turn: int = field(default=0, repr=False, compare=False)
+    _said: dict[str, list[Risk]] = field(default_factory=dict, repr=False, compare=False)
 
     def observe(self, sample: Sample, arrival_ns: int) -> None:
         """Nothing: the features keep the history."""
@@ -199,7 +207,25 @@ class LearnedRisk:
         }
 
     def score(self, frame: FeatureFrame, now_ns: int) -> list[Risk]:
-        """A Risk for each part whose risk stands out, and one for every node."""
+        """A Risk for each part whose risk stands out, and one for every node.
+
+        A large fleet is scored in turns, of about ROWS_AT_ONCE parts each: what is said of a node
+        is as old as its last turn, and nothing is said of it before its first.
+        """
+        rows = sum(len(part.entities) for kind, part in frame.kinds.items() if kind in self.kinds)
+        turns = -(-rows // ROWS_AT_ONCE)
+        if turns <= 1:
+            return self._score(frame)
+        names = node_names(frame)
+        mine = {name for name in names if zlib.crc32(name.encode()) % turns == self._turn % turns}
+        self._turn += 1
+        fresh: dict[str, list[Risk]] = {name: [] for name in mine}
+        for risk in self._score(frame.of_nodes(mine)):
+            fresh[risk.entity.node].append(risk)
+        self._said = {name: self._said[name] for name in names if name in self._said} | fresh
+        return [risk for some in self._said.values() for risk in some]
+
+    def _score(self, frame: FeatureFrame) -> list[Risk]:
         names = node_names(frame)
         place = {name: i for i, name in enumerate(names)}
         told_of = self._outlooks(frame)
@@ -283,8 +309,10 @@ def node_names(frame: FeatureFrame) -> list[str]:
 def raw_score(trees: Trees, x: Floats) -> Floats:
     """What all trees say together of each row: 1 - product of (1 - p), not yet calibrated."""
     safe = np.ones(len(x))
-    for one in trees.values():
-        safe *= 1.0 - one.predict_proba(x)[:, 1]
+    for first in range(0, len(x), BLOCK_ROWS):
+        rows = slice(first, first + BLOCK_ROWS)
+        for one in trees.values():
+            safe[rows] *= 1.0 - one.predict_proba(x[rows])[:, 1]
     return np.asarray(1.0 - safe)
 
 

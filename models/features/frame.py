@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -31,6 +31,18 @@ class KindFrame:
         """Column of each feature name."""
         return {name: index for index, name in enumerate(self.names)}
 
+    def picked(self, rows: Rows) -> KindFrame:
+        """The entities of ``rows`` alone, and their nodes alone."""
+        numbers, node_rows = np.unique(self.node_rows[rows], return_inverse=True)
+        return KindFrame(
+            self.kind,
+            [self.entities[row] for row in rows.tolist()],
+            self.names,
+            self.values[rows],
+            tuple(self.nodes[number] for number in numbers.tolist()),
+            node_rows,
+        )
+
     def column(self, name: str) -> Floats:
         """One feature for all entities."""
         return np.asarray(self.values[:, self.positions[name]])
@@ -47,6 +59,16 @@ class FeatureFrame:
     def of(self, kind: str) -> KindFrame | None:
         """The entities of one kind, None when there are none."""
         return self.kinds.get(kind)
+
+    def of_nodes(self, chosen: Collection[str]) -> FeatureFrame:
+        """The entities of some nodes alone."""
+        found = {}
+        for kind, part in self.kinds.items():
+            ours = np.array([name in chosen for name in part.nodes], bool)
+            rows = np.flatnonzero(ours[part.node_rows])
+            if len(rows):
+                found[kind] = part.picked(rows)
+        return FeatureFrame(self.time_ns, found)
 
     @cached_property
     def entities(self) -> list[Entity]:

@@ -160,6 +160,26 @@ def test_the_rival_tells_every_horizon_as_well() -> None:
     assert dict(risk.outlook)[86_400.0] == pytest.approx(risk.probability)
 
 
+def test_a_large_fleet_is_scored_in_turns_and_all_of_it_in_the_end(
+    model: LearnedRisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame = frame_of("node", list(np.linspace(0, 100, 60)))
+    whole = {one.entity: one for one in model.score(frame, 0)}
+    monkeypatch.setattr("models.learned.ROWS_AT_ONCE", 20)
+    large = LearnedRisk(model.horizon_seconds, model.kinds)
+    told = [{one.entity: one for one in large.score(frame, turn)} for turn in range(3)]
+    assert 0 < len(told[0]) < len(told[1]) < len(told[2]) == 60
+    assert told[2] == whole
+    # A later turn brings what is new of its nodes, and a node that is gone is not spoken of.
+    calm = frame_of("node", [0.0] * 59)
+    for turn in range(3):
+        last = {one.entity: one for one in large.score(calm, turn)}
+    assert len(last) == 59
+    assert {round(one.probability, 9) for one in last.values()} == {
+        round(model.score(frame_of("node", [0.0]), 0)[0].probability, 9)
+    }
+
+
 # ---- kinds of part ---------------------------------------------------------------------
 
 
