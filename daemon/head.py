@@ -49,7 +49,7 @@ from daemon.policy.cases import LedgerView
 from daemon.policy.decide import Situation, decide
 from daemon.policy.decisions import Action, Decision, Mode
 from daemon.policy.groups import Groups
-from daemon.recovery import restore, save
+from daemon.recovery import Checkpoint, restore
 from daemon.returns import Returns
 from daemon.schedule import Schedule
 from daemon.slurm.adapter import SlurmAdapter
@@ -171,6 +171,7 @@ class Head:
         self.risk_of: Mapping[str, Mapping[str, Risk]] = {}
         self.view: LedgerView = self.ledger.view(clock.now_ns())
         self._returns = Returns(self.watch, self.view.returned_ns)
+        self._checkpoint = Checkpoint(self.state_dir, self.watch, self.store)
         self.active: list[Alert] = []
         self._faults: dict[str, str] = {}
         self.started_seconds = clock.monotonic()
@@ -260,8 +261,7 @@ class Head:
 
     async def read_slurm(self) -> None:
         """One cycle of the ``slurm`` source; then the ledger is held against what it said."""
-        loop = asyncio.get_running_loop()
-        batch = await loop.run_in_executor(None, self.desk.read, self.clock.now_ns())
+        batch = await asyncio.to_thread(self.desk.read, self.clock.now_ns())
         await self._keep(
             head_reading(one) if one.measurement == "source" else one for one in batch.samples
         )
@@ -416,7 +416,7 @@ class Head:
 
     async def checkpoint(self) -> None:
         """Writes down what the watch knows."""
-        await self.intake.in_turn(save, self.state_dir, self.watch, self.clock.now_ns())
+        await self.intake.in_turn(self._checkpoint.save, self.clock.now_ns())
 
     async def _write_decisions(self) -> None:
         """What the ledger has newly recorded, as ``decision`` points for the store."""

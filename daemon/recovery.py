@@ -3,6 +3,8 @@
 The checkpoint is written once a minute. Everything that was acknowledged after it is in the
 store, so a head that was killed reads that stretch again. Readings and events that were in the
 checkpoint already are recognised by the watch itself (same entity, same time) and change nothing.
+Events that came late, out of an agent's spool, happened before that stretch: they are found by the
+order in which they came.
 """
 
 from __future__ import annotations
@@ -11,16 +13,19 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import structlog
 
+from collectors.events import event
 from collectors.sample import Sample
 from daemon.clock import NANOSECONDS
 from daemon.store.embedded import Store
 from daemon.store.errors import StoreUnavailableError
+from daemon.store.events import Event
 from daemon.store.reader import Reader
 from daemon.store.tables import tags_of
 from models.watch import Watch
@@ -54,7 +59,22 @@ class Restored:
     samples: int
 
 
-def save(directory: Path, watch: Watch, now_ns: int) -> None:
+class Checkpoint:
+    """Writes down what ``watch`` knows, and up to which of the store's events it has been shown."""
+
+    def __init__(self, directory: Path, watch: Watch, store: Store) -> None:
+        self._directory = directory
+        self._watch = watch
+        self._events = store.event_table
+        self._newest_id = self._events.newest_id()
+
+    def save(self, now_ns: int) -> None:
+        """In the watch's thread. What came since the last time may not all have been shown yet."""
+        shown_id, self._newest_id = self._newest_id, self._events.newest_id()
+        save(self._directory, self._watch, now_ns, shown_id)
+
+
+def save(directory: Path, watch: Watch, now_ns: int, shown_id: int | None = None) -> None:
     """Writes the checkpoint: each file whole or not at all, the features first.
 
     A crash between the two leaves older words about newer features; the stretch that is
@@ -62,9 +82,9 @@ def save(directory: Path, watch: Watch, now_ns: int) -> None:
     """
     directory.mkdir(parents=True, exist_ok=True)
     features = watch.features.dump()
-    words = json.dumps({"format": 1, "time_ns": now_ns, "watch": watch.dump()}).encode()
+    told = {"format": 1, "time_ns": now_ns, "shown_id": shown_id, "watch": watch.dump()}
     _write(directory / FEATURES_FILE, features)
-    _write(directory / WATCH_FILE, words)
+    _write(directory / WATCH_FILE, json.dumps(told).encode())
 
 
 def restore(
@@ -79,7 +99,7 @@ def restore(
     ``returned_ns``: when each node last came back into service, by the ledger: what was certain
     before is spent, also where a kill came before the watch had heard of it.
     """
-    saved_ns = _load(directory, watch)
+    saved_ns, shown_id = _load(directory, watch)
     names = [*_FIRST, *sorted(watch.measurements - set(_FIRST))]
     if saved_ns is None:
         since_ns = now_ns - _affordable_ns(store, names, now_ns)
@@ -90,7 +110,9 @@ def restore(
     unusable: list[str] = []
     spent = [(at_ns, node) for node, at_ns in (returned_ns or {}).items() if at_ns >= events_ns]
     spent.sort(reverse=True)
-    for samples in _history(store, names, events_ns, since_ns, now_ns):
+    late = [] if shown_id is None else store.event_table.late(shown_id, events_ns)
+    pieces = _history(store, names, events_ns, since_ns, now_ns)
+    for samples in chain([list(map(_sample_of, late))], pieces):
         for sample in samples:
             while spent and spent[-1][0] < sample.time_ns:
                 at_ns, node = spent.pop()
@@ -116,7 +138,8 @@ def _affordable_ns(store: Reader, names: Sequence[str], now_ns: int) -> int:
     return min(READINGS_BACK_NS, _RATE_NS * READINGS_LIMIT // lately)
 
 
-def _load(directory: Path, watch: Watch) -> int | None:
+def _load(directory: Path, watch: Watch) -> tuple[int | None, int | None]:
+    """When the checkpoint was written, and the id of an event up to which all are in it."""
     try:
         words = json.loads((directory / WATCH_FILE).read_bytes())
         if words["format"] != 1:
@@ -124,12 +147,20 @@ def _load(directory: Path, watch: Watch) -> int | None:
         features = (directory / FEATURES_FILE).read_bytes()
         watch.features.load(features)
         watch.load(words["watch"])
-        return int(words["time_ns"])
+        shown_id = words.get("shown_id")  # an older version tells none
+        return int(words["time_ns"]), None if shown_id is None else int(shown_id)
     except FileNotFoundError:
-        return None
+        return None, None
     except (OSError, ValueError, KeyError, TypeError) as error:
         log.warning("checkpoint_not_usable", directory=str(directory), why=str(error))
-        return None
+        return None, None
+
+
+def _sample_of(one: Event) -> Sample:
+    return event(
+        one.node, one.kind, one.code, one.time_ns, text=one.text, severity=one.severity,
+        device=one.device, pid=one.pid, process=one.process,
+    )  # fmt: skip
 
 
 def _history(

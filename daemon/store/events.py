@@ -122,6 +122,19 @@ class EventTable:
         )
         return [Event(**dict(row)) for row in rows]
 
+    def newest_id(self) -> int:
+        """The id of the event that came last; 0 without any. Ids go up in order of arrival."""
+        (row,) = self.database.query("SELECT max(id) AS id FROM events")
+        return int(row["id"] or 0)
+
+    def late(self, after_id: int, before_ns: int, limit: int = 100_000) -> list[Event]:
+        """What came after ``after_id`` and happened before ``before_ns``, oldest first."""
+        rows = self.database.query(
+            "SELECT * FROM events WHERE id > ? AND time_ns < ? ORDER BY time_ns, id LIMIT ?",
+            (after_id, before_ns, limit),
+        )
+        return [Event(**dict(row)) for row in rows]
+
     def forget(self, before_ns: int, span_ns: int = 2**62) -> int:
         """Removes events older than ``before_ns``, of the oldest ``span_ns`` only; how many."""
         (oldest,) = self.database.query("SELECT min(time_ns) AS time_ns FROM events")
