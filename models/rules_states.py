@@ -109,14 +109,12 @@ class States:
             self._read_again(node, entity, sample.time_ns, fields.get("recovery_action") == 0.0)
 
     def _others_answer(self, node: Node, gpu: Gpu) -> bool:
-        """Whether another GPU of the node, read of late, still has what this one has no more; an
-        only GPU has none to be held against.
-        """
+        """Whether another GPU of the node, read of late, still has what this one has no more."""
         oldest_ns = gpu.time_ns - 3 * max(gpu.interval_ns, SECOND_NS)
-        others = [other for other in node.gpus.values() if other is not gpu]
-        return not others or any(
+        return any(
             not other.frozen and other.had & gpu.had and other.time_ns >= oldest_ns
-            for other in others
+            for other in node.gpus.values()
+            if other is not gpu
         )
 
     def _read_again(self, node: Node, entity: Entity, time_ns: int, recovered: bool) -> None:

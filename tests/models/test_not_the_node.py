@@ -104,16 +104,19 @@ def test_a_gpu_that_goes_after_slurm_asked_for_less_for_a_while_is_the_nodes() -
 # ---- an exporter's configuration -------------------------------------------------------------
 
 
-def test_families_that_all_gpus_lose_at_once_were_taken_out_of_the_exporter() -> None:
+@pytest.mark.parametrize("gpus", [1, 4])
+def test_families_that_all_gpus_lose_at_once_may_have_been_taken_out_of_the_exporter(
+    gpus: int,
+) -> None:
     rules = Rules()
     at = NOW
     for round_ in range(20):
         at += 15 * SECOND
         fields = FULL if round_ < 10 else FEW
-        tell(
-            rules, *(gpu("n1", i, at, fields) for i in range(4)), source("n1", "dcgm_exporter", at)
-        )
-    assert [one for one in facts(rules, at, 4) if one.remedy is Remedy.DRAIN] == []
+        tell(rules, *(gpu("n1", i, at, fields) for i in range(gpus)))
+        tell(rules, source("n1", "dcgm_exporter", at))
+    assert [one for one in facts(rules, at, gpus) if one.remedy is Remedy.DRAIN] == []
+    assert len(facts(rules, at, gpus)) == gpus, "people are told"
 
 
 def test_one_gpu_that_loses_them_is_lost() -> None:
