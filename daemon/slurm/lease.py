@@ -147,7 +147,7 @@ class Lease:
                 return False
             try:
                 mark = self._read()
-                if mark.epoch > self._epoch:
+                if mark.epoch > self._epoch or self._claimed_after():
                     self._epoch = 0
                     return False
                 self._beat += 1
@@ -165,12 +165,20 @@ class Lease:
             if self._monotonic() - self._renewed >= self._seconds * HOLDS_SHARE:
                 return "the lease could not be renewed in time: another head may hold it"
             try:
-                mark = self._read()
+                mark, claimed = self._read(), self._claimed_after()
             except OSError as error:
                 return f"the lease cannot be read: {error.strerror}"
             if mark.epoch != self._epoch or mark.holder != self.holder:
                 return f"{mark.holder or 'another head'} holds the lease"
-            return ""
+            return "another head has claimed the lease" if claimed else ""
+
+    def _claimed_after(self) -> bool:
+        """Whether somebody has claimed the epoch after ours.
+
+        The mark alone does not do: a machine that was paused, its clock with it, between reading
+        and writing it has put its own over that of the head which took over meanwhile.
+        """
+        return (self._directory / f"lease.{self._epoch + 1}").exists()
 
     def keep(self, lost: Callable[[], None]) -> None:
         """Renews in a thread of its own; calls ``lost`` once when it is no longer ours."""

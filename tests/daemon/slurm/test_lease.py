@@ -13,7 +13,7 @@ import pytest
 
 from daemon.slurm.adapter import SlurmUnavailable
 from daemon.slurm.fenced import FencedAdapter
-from daemon.slurm.lease import Lease
+from daemon.slurm.lease import Lease, Mark
 from tests.daemon.worlds import Clock, simulated
 from tests.testbed.slurm.cluster import wait_for
 
@@ -67,6 +67,34 @@ def test_a_holder_that_falls_silent_is_replaced_and_stops_before_the_other_begin
     assert both == 0
     assert "second" in first.held() or "renewed in time" in first.held()
     assert not first.renew(), "it is told for good"
+
+
+def test_a_holder_that_was_paused_with_its_clock_while_it_renewed_holds_nothing(
+    tmp_path: Path,
+) -> None:
+    """A paused machine's clock stands still: it writes its mark over that of the other head."""
+    clock, paused = Clock(), Clock()
+    second = Lease(tmp_path, "second", 30, clock.monotonic)
+
+    class Paused(Lease):
+        pauses = False
+
+        def _write(self, mark: Mark) -> None:
+            if self.pauses:
+                second.try_take()
+                clock.pass_seconds(31)
+                assert second.try_take()
+            super()._write(mark)
+
+    first = Paused(tmp_path, "first", 30, paused.monotonic)
+    assert first.try_take()
+    first.pauses = True
+    first.renew()
+    first.pauses = False
+    assert first.held() == "another head has claimed the lease"
+    assert not first.renew(), "it is told for good"
+    assert second.renew()
+    assert second.held() == ""
 
 
 def test_a_frozen_holder_that_wakes_up_never_writes(tmp_path: Path) -> None:
