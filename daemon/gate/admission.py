@@ -107,8 +107,11 @@ class Admission:
 
     def judge(self, sample: Sample, node: str, now_ns: int) -> Refusal | None:
         """None when ``sample``, sent with the token of ``node``, may enter."""
-        if now_ns // _DAY_NS != self._day:
-            self._turn(now_ns // _DAY_NS)
+        day = now_ns // _DAY_NS
+        # What arrived before midnight may be judged after it, beside what came since: that is of
+        # this day, or the budgets would begin anew each time that the two take turns.
+        if day > self._day or day < self._day - 1:
+            self._turn(day)
         # Whose it is comes first: what is refused must not use up another node's budget.
         known = self._now.get((sample.measurement, sample.tags))
         refusal = self._not_its_own(sample, node, known)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from collectors.sample import TEXT_LIMIT_CHARACTERS, sample
+from collectors.events import event
+from collectors.sample import TEXT_LIMIT_CHARACTERS, Sample, sample
 from daemon.gate.admission import Admission, AdmissionOptions, cut
 
 DAY_NS = 86_400 * 10**9
@@ -93,3 +94,23 @@ def test_one_text_does_not_turn_a_number_of_all_nodes_into_texts(
 ) -> None:
     said = sample(measurement, NOW_NS, {field: "x"}, node="n1")
     assert (Admission(AdmissionOptions()).judge_text(said) is not None) == refused
+
+
+def test_a_body_that_is_judged_over_midnight_gives_nobody_a_new_budget() -> None:
+    """Large bodies are judged piece by piece, and others' between: times of arrival take turns."""
+    made = Admission(AdmissionOptions(events_per_node_limit=1, series_per_node_limit=2))
+    night_ns = NOW_NS // DAY_NS * DAY_NS + DAY_NS
+    before_ns, after_ns = night_ns - 1, night_ns + 1
+
+    def host(name: str) -> Sample:
+        return sample("host", before_ns, {"load_1m": 1.0}, node="n1", place=name)
+
+    def one_event(number: int) -> Sample:
+        return event("n1", "xid", "79", after_ns + number, text="x", severity=3)
+
+    assert [made.judge(host(name), "n1", before_ns) for name in "ab"] == [None, None]
+    assert made.judge(one_event(0), "n1", after_ns) is None
+    for turn in range(1, 4):
+        assert made.judge(host("a"), "n1", before_ns) is None
+        assert made.judge(one_event(turn), "n1", after_ns) is not None
+        assert made.judge(host("c"), "n1", after_ns) is not None
