@@ -14,7 +14,9 @@ from pathlib import Path
 from collectors.sample import Sample, sample
 from daemon.bench.figures import Figure, peak_mebibytes, spent
 from daemon.bench.load import Fleet
+from models.artifact import load
 from models.features import FeatureEngine
+from models.learned import LearnedRisk
 from models.risk import RiskModel
 from models.rival import Rival
 from models.rules import Rules
@@ -36,8 +38,6 @@ def bench_score(nodes: int, steps: int, model: Path | None = None) -> Iterator[F
     """``steps`` readings of ``nodes`` nodes of 8 GPUs, a link and a chassis each, then scores."""
     models: list[RiskModel] = [Rival()]
     if model is not None:
-        from models.artifact import load
-
         models.append(load(model))
     watch = Watch(Rules(), SilenceTracker(), FeatureEngine(), models)
     fleet = Fleet(nodes)
@@ -76,6 +76,10 @@ def _works(
     }
     for one in models:
         works[one.name] = partial(one.score, frame, now_ns)
+        if isinstance(one, LearnedRisk):
+            # A large fleet is scored in turns; here is all of it.
+            works[f"{one.name}, all parts, a day"] = partial(one.nodes, frame)
+            works[f"{one.name}, all parts, every horizon"] = partial(one.outlook, frame)
     works["one judgement with scores"] = lambda: watch.judge(now_ns, expected)
     return works
 

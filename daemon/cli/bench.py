@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import sys
@@ -23,6 +24,7 @@ EXAMPLE = """examples:
   tocsin bench return --nodes 10000 all agents come back at once after an outage
   tocsin bench slurm --nodes 10000  100 drains on a slurmctld of its own (as root)
   tocsin bench score --nodes 10000  one scoring of the whole fleet, by part
+  tocsin bench score --model MODEL  the same with a learned model beside the rival
 
 Peers (InfluxDB 1, VictoriaMetrics) are measured when influxd or victoria-metrics is on PATH."""
 
@@ -72,11 +74,11 @@ def _bmc(folder: Path, nodes: int, steps: int) -> Iterator[Figure]:
     yield from bench_bmc(nodes, max(1, min(steps, 3)))
 
 
-def _score(folder: Path, nodes: int, steps: int) -> Iterator[Figure]:
+def _score(folder: Path, nodes: int, steps: int, model: Path | None = None) -> Iterator[Figure]:
     from daemon.bench.score import bench_score
 
     del folder
-    yield from bench_score(nodes, max(2, min(steps, 4)))
+    yield from bench_score(nodes, max(2, min(steps, 4)), model)
 
 
 def _return(folder: Path, nodes: int, steps: int) -> Iterator[Figure]:
@@ -112,6 +114,7 @@ def options(parser: argparse.ArgumentParser, verb: str) -> None:
     parser.add_argument("--nodes", type=int, default=1000, help="of 8 GPUs each")
     parser.add_argument("--steps", type=int, default=20, help="readings of the whole fleet")
     parser.add_argument("--drains", type=int, default=100, help="of slurm: nodes drained at once")
+    parser.add_argument("--model", type=Path, metavar="MODEL", help="of score: a learned model")
     parser.add_argument("--folder", type=Path, metavar="DIR", help="where to write, for a while")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
 
@@ -125,6 +128,20 @@ def run(arguments: argparse.Namespace, verb: str) -> int:
     if not 1 <= arguments.drains <= 10_000:
         print("tocsin: --drains must be 1 to 10000", file=sys.stderr)
         return 2
+    benches = dict(BENCHES)
+    if arguments.model is not None:
+        if arguments.name != "score":
+            print("tocsin: --model belongs to score: tocsin bench score --model", file=sys.stderr)
+            return 2
+        from models.artifact import ModelRefused
+        from models.artifact import load as load_model
+
+        try:
+            load_model(arguments.model)
+        except ModelRefused as error:
+            print(f"tocsin: {error}", file=sys.stderr)
+            return 2
+        benches["score"] = functools.partial(_score, model=arguments.model)
     if not arguments.json:
         load = os.getloadavg()[0]
         print(f"{os.cpu_count()} processors, load {load:.1f}; a busy machine measures badly")
@@ -135,7 +152,7 @@ def run(arguments: argparse.Namespace, verb: str) -> int:
                 tempfile.TemporaryDirectory(prefix="tocsin-bench-", dir=arguments.folder)
             )
             times = arguments.drains if name == "slurm" else arguments.steps
-            for figure in BENCHES[name](Path(folder), arguments.nodes, times):
+            for figure in benches[name](Path(folder), arguments.nodes, times):
                 print(_json(figure) if arguments.json else figure, flush=True)
     return 0
 
