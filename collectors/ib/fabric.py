@@ -13,10 +13,10 @@ read, never reset.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -36,6 +36,7 @@ from collectors.sample import (
     Sample,
     Source,
     SourceUnavailable,
+    Tags,
     sample,
 )
 
@@ -143,7 +144,7 @@ class FabricSource:
                 ),
                 runner,
                 load_cabling(self._path, one.name),
-                partial(planar, context.root, one.adapter),
+                functools.partial(planar, context.root, one.adapter),
             )
             for one in options.subnets
         }
@@ -167,18 +168,20 @@ class FabricSource:
                     faults.append(str(error))
         if not readings:
             raise SourceUnavailable("; ".join(faults))
+        ports: list[Sample] = []  # each port once: no two of them need to be told apart
         samples: list[Sample] = []
         problems: list[Problem] = [Problem(fault) for fault in faults]
         taken: set[tuple[str, str]] = set()
         for name, reading in readings.items():
-            samples += self._tell(name, reading, taken, now_ns)
+            samples += self._tell(name, reading, taken, ports, now_ns)
             problems += reading.problems
             problems += [Problem(f"{name}: {fault}") for fault in reading.faults]
         if any(subnet.cabling_changed for subnet in self.subnets.values()):
             save_cabling(self._path, {n: s.cabling for n, s in self.subnets.items()})
             for subnet in self.subnets.values():
                 subnet.cabling_changed = False
-        return Batch(self.name, tuple(spaced(samples)), tuple(problems), fault="; ".join(faults))
+        told = (*ports, *spaced(samples))
+        return Batch(self.name, told, tuple(problems), fault="; ".join(faults))
 
     def close(self) -> None:
         """Ends the processes that sweep; other programs end with their cycle."""
@@ -196,14 +199,21 @@ class FabricSource:
     # ---- inside ----------------------------------------------------------------------------
 
     def _tell(
-        self, subnet: str, reading: SubnetReading, taken: set[tuple[str, str]], now_ns: int
+        self,
+        subnet: str,
+        reading: SubnetReading,
+        taken: set[tuple[str, str]],
+        ports: list[Sample],
+        now_ns: int,
     ) -> list[Sample]:
+        """Puts the ports into ``ports``; answers what else there is to tell."""
         samples: list[Sample] = []
         for point in reading.points:
             key = (point.tags["guid"], point.tags["port"])
             if key not in taken:  # a switch that two subnets reach is told once
                 taken.add(key)
-                samples.append(sample("fabric_port", now_ns, point.fields, **point.tags))
+                tags = _port_tags(*key, point.tags.get("peer_node", ""))
+                ports.append(Sample("fabric_port", tags, point.fields, now_ns))
         manager = reading.manager
         up = manager is not None and manager.state == MASTER
         fields = {
@@ -304,6 +314,12 @@ class FabricSource:
             words = reading.unreachable.get(guid, usual)
             told.append((code, severity, f"{subnet}: {kind} {name}: {words}", guid))
         return told
+
+
+@functools.lru_cache(maxsize=65_536)
+def _port_tags(guid: str, port: str, peer_node: str) -> Tags:
+    """The tags of a port, as :func:`sample` makes them; they are the same in every round."""
+    return sample("fabric_port", 0, {}, guid=guid, port=port, peer_node=peer_node).tags
 
 
 def _bounded(told: list[tuple[str, float, str, str]]) -> list[tuple[str, float, str, str]]:
