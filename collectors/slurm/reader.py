@@ -185,6 +185,10 @@ class SlurmReader:
                 raise self._why(result, problems, end)
             self._form = form
             return nodes, problems
+        if self._form:
+            # Slurm was upgraded in place and no longer speaks so: its new form is looked for.
+            self._form = ""
+            return self.nodes(wanted, max(0.1, end - self._monotonic()))
         raise SlurmTrouble(GARBAGE, "none of Slurm's commands gives nodes in a form that is known")
 
     def jobs(self, deadline_seconds: float = 10.0) -> dict[str, Job]:

@@ -95,6 +95,7 @@ class RestAdapter:
         try:
             answer = self._client.get(f"/slurm/{self.version}/nodes{slash}")
         except RestError as error:
+            self._version = ""  # Slurm may have been upgraded in place: asked anew
             raise SlurmUnavailable(str(error), error.kind) from error
         if not isinstance(answer.get("nodes"), list) or not answer["nodes"]:
             raise SlurmUnavailable("slurmrestd gives no nodes", "garbage")

@@ -276,3 +276,22 @@ def test_the_adapter_is_chosen_with_a_reason() -> None:
     assert choose(Options(adapter="rest", rest_url="http://h:1"))[0].name == "rest"
     with pytest.raises(ValueError, match="rest_url"):
         choose(Options(adapter="rest"))
+
+
+def test_a_slurmrestd_that_was_upgraded_in_place_is_spoken_to_in_its_new_version(
+    stand: Stand, tmp_path: Path
+) -> None:
+    rest = adapter(stand.url, tmp_path)
+    assert set(rest.nodes()) == {"n1", "n2", "n3"}
+
+    def newer(method: str, path: str) -> tuple[int, object] | None:
+        if not path.startswith("/slurm/v0.0.44/"):
+            return 404, b"Unable find requested URL."
+        nodes = [record(node) for node in stand.slurm.nodes().values()]
+        return 200, {"nodes": nodes, "pings": [], "errors": []}
+
+    stand.answer = newer
+    with pytest.raises(SlurmUnavailable):
+        rest.nodes()
+    assert set(rest.nodes()) == {"n1", "n2", "n3"}
+    assert rest.version == "v0.0.44"
