@@ -358,11 +358,12 @@ def test_a_dead_exporter_is_asked_less_and_less_often(server: Exporters, context
 
 def test_one_slow_exporter_does_not_delay_many_others(server: Exporters, context: Context) -> None:
     server.delays["g1"] = 60.0
-    made = source(server, context, nodes=("g[1-200]",), deadline_seconds=3.0)
+    # Forty in six seconds: done at once on a quiet machine, and on one that is ten times overloaded.
+    made = source(server, context, nodes=("g[1-40]",), deadline_seconds=6.0)
     begin = time.monotonic()
     batch = made.collect(NOW_NS)
-    assert time.monotonic() - begin < 10
-    assert sum(one.number("up") or 0.0 for one in readings(batch).values()) == 199
+    assert time.monotonic() - begin < 40  # and not the minute that the slow one takes
+    assert sum(one.number("up") or 0.0 for one in readings(batch).values()) == 39
     assert "end of the round" in readings(batch)["g1"].text("fault")
     made.close()
 
