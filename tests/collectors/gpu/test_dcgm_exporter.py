@@ -358,7 +358,7 @@ def test_a_dead_exporter_is_asked_less_and_less_often(server: Exporters, context
 
 def test_one_slow_exporter_does_not_delay_many_others(server: Exporters, context: Context) -> None:
     server.delays["g1"] = 60.0
-    # Forty in six seconds: done at once on a quiet machine, and on one that is ten times overloaded.
+    # Forty in six seconds: at once on a quiet machine, in time on one that is overloaded.
     made = source(server, context, nodes=("g[1-40]",), deadline_seconds=6.0)
     begin = time.monotonic()
     batch = made.collect(NOW_NS)
