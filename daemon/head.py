@@ -133,8 +133,8 @@ class Head:
         self.watch.use(self.learning.models)
         self.stages = Stages()
         self.drains = Drains(
-            adapter, self.ledger, config.policy, config.mode, prover=prover, stages=self.stages
-        )
+            adapter, self.ledger, config.policy, config.mode, clock.monotonic,
+            prover=prover, stages=self.stages)  # fmt: skip
         self.beside = Beside(beside, adapter, self.ledger, config.policy, config.mode, self.stages)
         self.identities = Identities(self.ledger)
         # In shadow mode nothing in Slurm is touched, jobs included.

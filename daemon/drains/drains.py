@@ -10,7 +10,8 @@ Not for use from two threads at once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from collectors.sample import Sample
@@ -28,6 +29,9 @@ from daemon.proofs.runs import Proofs
 from daemon.slurm.adapter import Outcome, SlurmAdapter, SlurmError, SlurmUnavailable
 from daemon.slurm.proving import Proving
 from daemon.stages import Stages
+
+# An hour by the steady clock, less what two clocks may differ by where nobody sets one.
+HOUR_SECONDS = 3540.0
 
 
 class RefusedError(Exception):
@@ -49,12 +53,16 @@ class Drains:
         ledger: Ledger,
         limits: Limits,
         mode: Mode = Mode.SHADOW,
+        monotonic: Callable[[], float] | None = None,
         *,
         prover: Proving | None = None,
         stages: Stages | None = None,
     ) -> None:
         self._stages = stages or Stages()
         self._came_back: list[Returned] = []
+        # When this head made drains, by a clock that nobody sets; the ledger's is the wall's.
+        self._monotonic = monotonic
+        self._made_seconds: deque[float] = deque()
         self._hand = Hand(adapter, ledger)
         self._reconciler = Reconciler(self._hand, ledger, limits, mode, self._stages)
         self._flaps = Flaps(ledger, limits)
@@ -82,6 +90,7 @@ class Drains:
         run = self._stages.run
         if self._proofs is not None:
             run("proofs", self._proofs.observe, decisions)
+        decisions = self._within_hour(decisions)
         drains = [one for one in decisions if one.action is Action.DRAIN and one.guard is None]
         proposals = [one for one in decisions if one.guard is Guard.APPROVAL]
         # "It is out of service for this already" is no news: recording it would bury the drain.
@@ -93,6 +102,28 @@ class Drains:
         run("proposals that expire", self._expire, now_ns)
         run("notes", self._note, [one for one in fresh if one.guard is Guard.FOREIGN], now_ns)
         return [became.get(one.id, one) for one in decisions]
+
+    def _within_hour(self, decisions: Sequence[Decision]) -> list[Decision]:
+        """Refuses what goes over the hour's cap by the steady clock: where the wall's was set
+        forward, the drains of a moment ago look like those of hours before.
+        """
+        if self._monotonic is None:
+            return list(decisions)
+        made, allowed = self._made_seconds, self._limits.drains_per_hour
+        while made and self._monotonic() - made[0] >= HOUR_SECONDS:
+            made.popleft()
+        text = (
+            f"{len(made)} drains in the last hour, in which the clock was set forward; at most "
+            f"{allowed} are allowed"
+        )
+        left = allowed - len(made)
+        found: list[Decision] = []
+        for one in decisions:
+            if one.action is Action.DRAIN and one.guard is None:
+                left -= 1
+                one = _held(one, Guard.CAP_HOUR, text) if left < 0 else one
+            found.append(one)
+        return found
 
     def _note(self, foreign: Sequence[Decision], now_ns: int) -> None:
         """Tells whoever holds a node that it has a fault too, in its Comment: never its reason."""
@@ -161,6 +192,8 @@ class Drains:
             for one in drains:
                 before = State.APPROVED if one.id in approved else State.WATCH
                 became[one.id] = self._settle(one, cases[one.node], before, outcome, now_ns)
+                if self._monotonic is not None and became[one.id].guard is None:
+                    self._made_seconds.append(self._monotonic())
                 self._ledger.settle(became[one.id], now_ns)
         return became
 

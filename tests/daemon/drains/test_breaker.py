@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from daemon.drains.drains import Drains
 from daemon.policy.cases import State
 from daemon.policy.decisions import Action, Guard, Mode
 from daemon.policy.limits import Limits
 from tests.daemon.drains.houses import house, node, restarted, slurm
 from tests.daemon.worlds import (
     GENEROUS,
+    SECOND_NS,
     by_node,
     lost,
     risk,
@@ -111,3 +113,25 @@ def test_a_clock_that_is_set_back_gives_no_second_budget_for_the_hour() -> None:
         made.facts = [lost(f"n{i}", onset_ns=made.now_ns())]
         made.cycle()
     assert len(made.ledger.held()) == 2
+
+
+def test_a_clock_that_is_set_forward_gives_no_second_budget_for_the_hour() -> None:
+    made = house(limits=GENEROUS.model_copy(update={"drains_per_hour": 2}), count=8)
+    made.drains = Drains(
+        made.adapter, made.ledger, made.limits, made.mode, made.clock.monotonic
+    )  # fmt: skip
+
+    def drained(*numbers: int) -> set[str]:
+        made.facts = [lost(f"n{i}", onset_ns=made.now_ns() + i) for i in numbers]
+        made.cycle()
+        made.clock.pass_seconds(60)
+        return {case.node for case in made.ledger.held()}
+
+    assert drained(1, 2, 3) == {"n1", "n2"}
+    made.clock._now_ns += 7_200 * SECOND_NS
+    assert drained(3, 4) == {"n1", "n2"}
+    (told, _) = made.ledger.decisions(node="n3", limit=2)
+    assert told.guard is Guard.CAP_HOUR
+    assert "the clock was set forward" in told.guard_text
+    made.clock.pass_seconds(3_600)
+    assert drained(3, 4) == {"n1", "n2", "n3", "n4"}
