@@ -20,8 +20,11 @@ PLANE = {**UP, "rate_bits_per_second": 200e9, "link_width": 1.0, "link_downs_tot
 class Story:
     """Hosts with one XDR link each; plane N of every host hangs on the switch of plane N."""
 
-    def __init__(self, hosts: int = 1, agents: bool = True, *, guid_first: bool = True) -> None:
+    def __init__(
+        self, hosts: int = 1, agents: bool = True, *, guid_first: bool = True, swept: bool = True
+    ) -> None:
         self.rules = Rules()
+        self.swept = swept
         self.agents = agents
         self.now = NOW
         self.hosts = [f"n{k + 1}" for k in range(hosts)]
@@ -40,7 +43,7 @@ class Story:
             )
 
     def _cables(self) -> None:
-        for k, host in enumerate(self.hosts):
+        for k, host in enumerate(self.hosts if self.swept else ()):
             for plane in PLANES:
                 text = (
                     f"switch=0xa{plane} switch_port={k + 1} adapter={self._guid(host)} "
@@ -65,7 +68,7 @@ class Story:
                 self.tell(sample("slurm_node", self.now, {"jobs": self.jobs}, node=host))
                 boot = {"boot_time_seconds": BOOT / SECOND}
                 self.tell(sample("host", self.now, boot, node=host))
-                for plane in PLANES:
+                for plane in PLANES if self.swept else ():
                     fields = self.plane[host, plane]
                     switch = {n: v for n, v in fields.items() if n != "link_downs_total"}
                     for guid, port in ((f"0xa{plane}", str(k + 1)), (self._guid(host), plane)):
@@ -131,6 +134,23 @@ def test_a_switch_of_one_plane_that_fails_drains_nobody_and_blames_no_other() ->
     assert {facts[host].remedy for host in told.hosts[:6]} == {Remedy.ALERT}
     assert facts["n1"].text == "1 of 4 planes lost or slow (2); likely the switch"
     assert facts["n8"].remedy is Remedy.DRAIN, "its plane hangs on a switch that is well"
+
+
+def test_without_a_sweep_a_plane_that_many_hosts_lose_at_once_is_the_fault_of_none() -> None:
+    told = Story(5, swept=False)
+    told.run(15)
+    for host in told.hosts[:4]:
+        told.lose(host, "2")
+    told.run(3)
+    facts = told.facts()
+    assert [fact.entity.node for fact in facts] == told.hosts[:4]
+    assert {fact.remedy for fact in facts} == {Remedy.ALERT}
+    told = Story(5, swept=False)
+    told.run(15)
+    told.lose("n1", "2")
+    told.run(3)
+    (fact,) = told.facts()
+    assert fact.remedy is Remedy.DRAIN
 
 
 def test_drops_of_one_plane_are_for_a_person_and_those_of_the_link_count_once() -> None:
