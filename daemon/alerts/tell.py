@@ -108,6 +108,7 @@ class Alerts:
         self._log = structlog.get_logger("tocsin.alerts") if log is None else log
         self._known: dict[str, _Told] = {}
         self._lock = threading.RLock()
+        self._saving = threading.Lock()
         self._just_loaded = False
         if webhook is not None:
             webhook.on_settled = self._save
@@ -126,9 +127,10 @@ class Alerts:
             notices += self._over({alert.key for alert in active}, now_ns)
             for notice in notices:
                 self._tell(notice)
-            if notices or absorbed:
-                self._save()
-            return notices
+        # Not with the lock in hand: who looks at the page must not wait for a disk.
+        if notices or absorbed:
+            self._save()
+        return notices
 
     def active(self) -> tuple[AlertView, ...]:
         """What has been told and is not over, loudest first, for the page."""
@@ -216,12 +218,13 @@ class Alerts:
     def _save(self) -> None:
         if self._file is None:
             return
-        with self._lock:
-            state = {
-                "format": _FORMAT,
-                "told": [_dump(one) for one in self._known.values() if one.shape],
-                "queue": list(self._webhook.pending()) if self._webhook is not None else [],
-            }
+        with self._saving:  # what is put together last is written last
+            with self._lock:
+                state = {
+                    "format": _FORMAT,
+                    "told": [_dump(one) for one in self._known.values() if one.shape],
+                    "queue": list(self._webhook.pending()) if self._webhook is not None else [],
+                }
             temporary = self._file.with_name(self._file.name + ".new")
             try:
                 with temporary.open("w", encoding="utf-8") as handle:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -184,3 +186,28 @@ def test_no_webhook_without_a_file_and_an_error_without_a_url(tmp_path: Path) ->
     with pytest.raises(WebhookError) as caught:
         make_webhook(AlertOptions(webhook_url_file=file), lambda: 0.0)
     assert "token-that" not in str(caught.value)
+
+
+def test_who_looks_at_the_page_does_not_wait_for_a_disk_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page asks in the event loop, which answers ten thousand agents too."""
+    alerts, _ = make(tmp_path)
+    hangs, free = threading.Event(), threading.Event()
+
+    def fsync(handle: int) -> None:
+        hangs.set()
+        free.wait(60)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    hand = threading.Thread(target=alerts.update, args=([alert()], T0_NS))
+    hand.start()
+    assert hangs.wait(60)
+    shown: list[str] = []
+    page = threading.Thread(target=lambda: shown.extend(one.key for one in alerts.active()))
+    page.start()
+    page.join(10)
+    free.set()
+    assert shown == ["case/1"]
+    hand.join()
+    page.join()
