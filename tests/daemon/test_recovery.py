@@ -34,7 +34,7 @@ def new_watch() -> Watch:
 def links(step: int, now_ns: int) -> list[Sample]:
     """A port that went down once while a job held its node: certain only with both readings."""
     place = {"node": "gpu-1", "device": "mlx5_9", "port": "1"}
-    downs = 1.0 if step > STEPS - 3 else 0.0
+    downs = 1.0 if step > STEPS - 7 else 0.0
     fields = {"state": 4.0, "physical_state": 5.0, "link_downs_total": downs}
     jobs = sample("slurm_node", now_ns, {"jobs": float(step > STEPS - 8)}, node="gpu-1")
     return [jobs, sample("ib_port", now_ns, fields, **place)]
