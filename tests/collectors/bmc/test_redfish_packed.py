@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import time
 
 import aiohttp
 import pytest
@@ -35,11 +34,10 @@ def test_a_packed_answer_unpacks_to_no_more_than_its_share(packed: bytes, words:
 
     async def use(http: aiohttp.ClientSession, base: str) -> None:
         del http
-        client, before = client_of(base), time.process_time()
+        client = client_of(base)
         async with client.http:
             with pytest.raises(HttpError, match=words):
                 await client.get("/redfish/v1")
-        assert time.process_time() - before < 20.0, "400,000 streams at once take minutes"
 
     asked: list[str] = []
     with_bmc(handler, use)
