@@ -41,7 +41,7 @@ from daemon.page.view import (
 from daemon.points import HEAD_NODE
 from daemon.policy.cases import Case, LedgerView
 from daemon.policy.decide import explain_node
-from daemon.policy.decisions import Action, Decision
+from daemon.policy.decisions import Action, Decision, Guard
 from daemon.proofs.records import ProofRecords
 from daemon.proofs.story import with_proofs
 from daemon.schema import metric_of
@@ -309,7 +309,12 @@ class HeadEyes(OperatorWords):
 
     def _explain_node(self, name: str) -> Explanation:
         head = self._head
-        own = [one for one in head.decisions if one.node == name and one.action is not Action.ALERT]
+        # "It is out of service already" is no case of its own, and wrong once the node is back.
+        own = [
+            one
+            for one in head.decisions
+            if one.node == name and one.action is not Action.ALERT and one.guard is not Guard.OURS
+        ]
         held = head.view.held.get(name)
         if held is not None:
             return self._explain_case(held.id)
