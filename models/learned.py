@@ -100,13 +100,14 @@ class KindModel:
         with threadpool_limits(1):
             return self.own.probability(x)
 
-    def outlook(self, x: Floats) -> dict[float, Floats]:
-        """The same within every horizon, never less within a longer one.
+    def outlook(self, x: Floats, asked: Sequence[float] = ()) -> dict[float, Floats]:
+        """The same within every horizon, or its own and those ``asked`` for; never less within a
+        longer one.
 
         A horizon for which there was too little to learn from is reckoned from its own.
         """
         told = {self.own_seconds: self.probability(x)}
-        for seconds in horizons_with(self.own_seconds):
+        for seconds in asked or horizons_with(self.own_seconds):
             if seconds == self.own_seconds:
                 continue
             if seconds in self.horizons and len(x):
@@ -196,14 +197,16 @@ class LearnedRisk:
         place = {name: i for i, name in enumerate(names)}
         return names, _combined(frame, self.parts(frame), place)
 
-    def outlook(self, frame: FeatureFrame) -> tuple[list[str], dict[float, Floats]]:
-        """The same within every horizon, in seconds."""
+    def outlook(
+        self, frame: FeatureFrame, asked: Sequence[float] = ()
+    ) -> tuple[list[str], dict[float, Floats]]:
+        """The same within every horizon, in seconds, or within those ``asked`` for."""
         names = node_names(frame)
         place = {name: i for i, name in enumerate(names)}
-        told = self._outlooks(frame)
+        told = self._outlooks(frame, asked)
         return names, {
             seconds: _combined(frame, {kind: one[seconds] for kind, one in told.items()}, place)
-            for seconds in horizons_with(self.horizon_seconds)
+            for seconds in asked or horizons_with(self.horizon_seconds)
         }
 
     def score(self, frame: FeatureFrame, now_ns: int) -> list[Risk]:
@@ -258,13 +261,15 @@ class LearnedRisk:
         whole = [Entity("node", name) for name in names]
         return risks + self._risks(whole, own, [reasons.get(name, ()) for name in names])
 
-    def _outlooks(self, frame: FeatureFrame) -> dict[str, dict[float, Floats]]:
+    def _outlooks(
+        self, frame: FeatureFrame, asked: Sequence[float] = ()
+    ) -> dict[str, dict[float, Floats]]:
         """By kind and horizon, the probability of every entity."""
         found = {}
         for kind, model in self.kinds.items():
             part = frame.of(kind)
             if part is not None:
-                found[kind] = model.outlook(model.columns(part))
+                found[kind] = model.outlook(model.columns(part), asked)
         return found
 
     def _risks(

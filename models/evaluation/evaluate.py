@@ -19,10 +19,10 @@ from models.evaluation.alarms import Alarm, alarms, node_days
 from models.evaluation.events import Record, Target, from_labels, from_truth
 from models.evaluation.operating import WORTH_BUDGET, Costs, Operating, operating
 from models.evaluation.parts import record_parts
-from models.evaluation.rivals import RIVALS, Forest, Learned, Logistic, Scorer
+from models.evaluation.rivals import RIVALS, Forest, Learned, Logistic, Scorer, Within
 from models.features.arrays import Floats
 from models.fitting import TooFewFailures, train
-from models.horizons import horizons_with
+from models.horizons import horizons_with, label
 from models.labels import Labels
 from models.learned import LearnedRisk
 from models.parts import Over, build_parts, in_process
@@ -87,7 +87,9 @@ def evaluate(
         train_end_ns = first_ns + int(TRAIN_SHARE * span_ns)
         scorers += _trained(telemetry, labels, horizon_ns, step_ns, train_end_ns, seed, notes, over)
     scorers += others
-    whole = record_parts(telemetry, scorers, targets, labels, step_ns, progress, over)
+    beside = _beside(scorers, horizon_seconds)
+    looking = [*scorers, *beside]
+    whole = record_parts(telemetry, looking, targets, labels, step_ns, progress, over)
     tune_first = int(np.searchsorted(whole.times_ns, max(train_end_ns, first_ns + WARM_UP_NS)))
     test_ns = train_end_ns + int(TUNE_SHARE * span_ns)
     if tuned is not None and model is not None:
@@ -143,10 +145,32 @@ def evaluate(
         "costs": {name: getattr(costs, name) for name in Costs.__slots__},
         "thresholds": "another history" if tuned is not None else "earlier time",
         "scorers": judged,
+        "horizons": {
+            label(one.seconds): _overall(
+                whole,
+                whole.scores[one.name],
+                True,
+                test_first,
+                int(np.searchsorted(whole.times_ns, last_ns - int(one.seconds * SECOND_NS))),
+                int(one.seconds * SECOND_NS),
+            )
+            for one in beside
+        },
         "gate": decide_gate(judged),
         "notes": notes,
     }
     return found
+
+
+def _beside(scorers: Sequence[Scorer], own_seconds: float) -> list[Within]:
+    """The learned model within its other horizons."""
+    return [
+        Within(one.model, seconds)
+        for one in scorers
+        if isinstance(one, Learned)
+        for seconds in horizons_with(own_seconds)
+        if seconds != own_seconds
+    ]
 
 
 def _trained(

@@ -17,6 +17,7 @@ from sklearn.preprocessing import QuantileTransformer
 
 from models.features import FeatureFrame, KindFrame
 from models.features.arrays import Floats
+from models.horizons import label
 from models.learned import LearnedRisk, node_names, usable_feature
 from models.looks import Examples
 from models.rival import EPISODES, HOTTER, Rival, sibling_z
@@ -156,6 +157,22 @@ class Learned:
 
     def nodes(self, frame: FeatureFrame) -> tuple[list[str], Floats]:
         return self.model.nodes(frame)
+
+
+class Within:
+    """The learned model within another horizon than its own: for calibration, not for drains."""
+
+    is_probability = True
+
+    def __init__(self, model: LearnedRisk, seconds: float) -> None:
+        self.model = model
+        self.seconds = seconds
+        self.name = f"learned within {label(seconds)}"
+        self.kinds = tuple(model.kinds)
+
+    def nodes(self, frame: FeatureFrame) -> tuple[list[str], Floats]:
+        names, told = self.model.outlook(frame, (self.seconds,))
+        return names, told[self.seconds]
 
 
 class Logistic:

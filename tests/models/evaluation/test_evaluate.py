@@ -17,6 +17,9 @@ from models.evaluation.rivals import Never
 from models.simulate import Truth
 from models.telemetry import Telemetry
 
+# Training takes its time where other programs do as well.
+pytestmark = pytest.mark.timeout(400)
+
 HOUR_NS = 3_600_000_000_000
 DAY_NS = 24 * HOUR_NS
 
@@ -129,6 +132,17 @@ def test_recall_falls_with_the_lead_asked_for_and_counts_agree(judged: Evaluatio
             by_class = [text.split("/") for text in at["recall_by_class"].values()]
             assert sum(int(early) for early, _ in by_class) == at["early"]
             assert sum(int(count) for _, count in by_class) == total
+
+
+def test_the_horizons_beside_the_model_s_own_are_judged_for_calibration(
+    judged: Evaluation,
+) -> None:
+    own = judged.result["scorers"]["learned"]
+    beside = judged.result["horizons"]
+    assert set(beside) == {"1h", "7d"}
+    assert beside["1h"]["prevalence"] < own["prevalence"] < beside["7d"]["prevalence"]
+    assert beside["1h"]["mean_probability"] < own["mean_probability"]
+    assert own["mean_probability"] < beside["7d"]["mean_probability"]
 
 
 def test_gate_says_on_or_off_and_why(judged: Evaluation) -> None:

@@ -21,6 +21,9 @@ from models.learned import LearnedRisk, usable_feature
 from models.looks import Examples, Looks
 from models.telemetry import Telemetry
 
+# Training takes its time where other programs do as well.
+pytestmark = pytest.mark.timeout(400)
+
 DAY_NS = 86_400_000_000_000
 HOUR_NS = DAY_NS // 24
 
