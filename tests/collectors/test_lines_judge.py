@@ -1,5 +1,6 @@
 """Line protocol against InfluxDB 1.6.7 itself: what it takes, we take with the same meaning."""
 
+import os
 import random
 import re
 from typing import Any
@@ -20,11 +21,31 @@ BASES = (
     'm f="x y",g=2i 5',
     "m,a=b,c=d f=t",
     'm\\ x,a\\=b=c\\,d f\\ g=1.5,h="q\\"r" 77',
+    "m f=-9223372036854775808i,g=T,h=false -9223372036854775806",
+    'm,z=1,a=2 s="a,b=c d",t="" 9223372036854775806',
+    "m,a=b f=1e-300 1",
 )
 ATOMS = (
     *'abmf1-=, \\"it.e',
     *("NaN", "Inf", "-inf", "1e999", "9223372036854775808i", "-9223372036854775808i", "u"),
     *(",a=b", ",c=d", "\r", "\r\n", "\n", "\t", "\0", "\u200b", "\U0001f525", "#", "_"),
+    *(",time=1", ",time=x", "time", "+1", "1.", ".5", "0x1f", "1_000", "-0", "1e+5", "1e-400", "i"),
+    *(
+        "T",
+        "F",
+        "TRUE",
+        "tRUE",
+        "  ",
+        "\v",
+        "\f",
+        "\x7f",
+        "\ufeff",
+        "\u2028",
+        "\u00a0",
+        "\x85",
+        "٣",
+    ),
+    *("٣", "18446744073709551615u", "00012", "1i2", ",a=", ",=b", ",,", "=", "\\n", "\\t", "//"),
     *("2.5", "true", "é", "日", "=1", '="x"', ",f=2", " 1", "\\ ", "\\,", "\\=", '\\"', "\\\\"),
 )
 # Where InfluxDB guesses and we refuse instead; see collectors/line_reader.py.
@@ -44,8 +65,10 @@ def mangled(rng: random.Random) -> bytes:
 
 
 def takes_more(line: bytes) -> bool:
-    """Where we take what InfluxDB 1.6 refuses: a line that ends in CRLF, an integer in ``u``."""
-    return b"\r" in line or re.search(rb"\du", line) is not None
+    """Where we take what InfluxDB 1.6 refuses: a line that ends in CRLF, a tab or a NUL, an integer
+    in ``u``, a field that is given twice with two types (the last counts, as with one type)."""
+    twice = re.search(rb"(?:^|[ ,])([^ ,=]+)=[^ ,]*,(?:.*,)?\1=", line) is not None
+    return line.endswith((b"\t", b"\0")) or b"\r" in line or twice or bool(re.search(rb"\du", line))
 
 
 def as_stored(influx: Influx1, database: str) -> list[dict[str, Any]]:
@@ -62,12 +85,15 @@ def meaning(series: dict[str, Any]) -> tuple[Any, ...]:
     return series["name"], tuple(sorted(series.get("tags", {}).items())), fields, time_ns
 
 
+@pytest.mark.timeout(600 + int(os.environ.get("TOCSIN_JUDGE_LINES", "600")))
 def test_mangled_lines_mean_to_us_what_they_mean_to_influxdb(influx1: Influx1) -> None:
-    rng = random.Random(20261130)
+    rng = random.Random(int(os.environ.get("TOCSIN_JUDGE_SEED", "20261130")))
+    lines = int(os.environ.get("TOCSIN_JUDGE_LINES", "600"))
     agreed = 0
-    for number in range(600):
+    for number in range(lines):
         line = mangled(rng)
-        database = f"judge{number}"
+        database = f"judge{number % 50}"  # thousands at once would slow it down
+        influx1.drop(database)
         influx1.create(database)
         accepted = influx1.write(database, line) == 204
         decoded = Decoder().decode(line, default_time_ns=-1)
@@ -77,10 +103,11 @@ def test_mangled_lines_mean_to_us_what_they_mean_to_influxdb(influx1: Influx1) -
             agreed += 1
             continue
         if decoded.problems:
-            assert decoded.problems[0].problem in STRICTER, (line, decoded.problems)
+            # A NUL is a name to InfluxDB, which then cannot say it: to us it is none.
+            known = decoded.problems[0].problem in STRICTER or b"\0" in line
+            assert known, (line, decoded.problems)
             continue
         stored = as_stored(influx1, database)
-        influx1.drop(database)
         if len(stored) != 1 or not decoded.samples:
             continue
         name, tags, fields, time_ns = meaning(stored[0])
@@ -89,7 +116,7 @@ def test_mangled_lines_mean_to_us_what_they_mean_to_influxdb(influx1: Influx1) -
         assert ours == (name, tags, fields), line
         assert found.time_ns in (time_ns, -1), line
         agreed += 1
-    assert agreed > 250
+    assert agreed > 0.4 * lines
 
 
 def test_influxdb_reads_what_we_encode(influx1: Influx1) -> None:
