@@ -244,7 +244,10 @@ def skew(title: str, query: str, *, about: str = "") -> Panel:
     counted = {"aggregations": ["count"], "operation": "aggregate"}
     made["timeFrom"] = "2d"
     made["transformations"] = [
-        {"id": "groupBy", "options": {"fields": {"code": plain, "version": plain, "node": counted}}},
+        {
+            "id": "groupBy",
+            "options": {"fields": {"code": plain, "version": plain, "node": counted}},
+        },
         {"id": "sortBy", "options": {"fields": {}, "sort": [{"field": "node (count)"}]}},
     ]
     return made
