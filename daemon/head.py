@@ -30,6 +30,7 @@ from daemon.alerts.tell import Alerts, make_webhook
 from daemon.beside import Beside, BesideTools
 from daemon.clock import Clock
 from daemon.config import Config, store_directory
+from daemon.decision_log import DecisionLog
 from daemon.drains.drains import Drains, Returned
 from daemon.drains.identity import Identities, seen_in
 from daemon.drains.ledger import Ledger
@@ -40,7 +41,6 @@ from daemon.learning.desk import Learning
 from daemon.learning.jobs import Jobs
 from daemon.points import (
     HEAD_NODE,
-    decision_samples,
     head_reading,
     risk_samples,
     risks_by_node,
@@ -179,7 +179,7 @@ class Head:
         self._judging = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._risk_written_seconds = float("-inf")
-        self._decision_sequence, _ = self.ledger.decisions_since(-1)
+        self._decisions = DecisionLog(self.ledger.decisions_since(-1)[0])
 
     # ---- life -------------------------------------------------------------------------
 
@@ -420,21 +420,9 @@ class Head:
 
     async def _write_decisions(self) -> None:
         """What the ledger has newly recorded, as ``decision`` points for the store."""
-        newest, fresh = await self.by_hand(self.ledger.decisions_since, self._decision_sequence)
-        self._decision_sequence = newest
-        for one in fresh:
-            log.info(
-                "decision",
-                id=one.id,
-                node=one.node,
-                device=one.device,
-                action=one.action.value,
-                guard=one.guard.value if one.guard else "",
-                reason=one.reason,
-                mode=one.mode.value,
-            )
-        if fresh:
-            await self.intake.keep(decision_samples(fresh))
+        sequence = self._decisions.sequence
+        newest, fresh = await self.by_hand(self.ledger.decisions_since, sequence)
+        await self._decisions.write(newest, fresh, self.intake.keep)
 
     async def _write_risks(self, judgement: Judgement) -> None:
         now_seconds = self.clock.monotonic()

@@ -127,7 +127,13 @@ async def read_new(
     ``first`` says of an entry whether it was not told in another way.
     """
     samples: list[Sample] = []
-    fresh = await _fresh(client, uri, cursor, limit, backlog, node, now_ns, samples)
+    before = cursor.count, cursor.empty
+    try:
+        fresh = await _fresh(client, uri, cursor, limit, backlog, node, now_ns, samples)
+    except BaseException:
+        # That the log was cleared goes with what could not be read: next time it shows again.
+        cursor.count, cursor.empty = before
+        raise
     for body in fresh:
         if first(body):
             samples.extend(entries(body, node, now_ns, found))
