@@ -179,6 +179,15 @@ def rows_after(
     Which columns there are differs from version to version: all are taken, by name. A table whose
     newest id is below ``last`` was begun anew. Raises sqlite3.Error.
     """
+    try:
+        yield from _rows_after(database, last, limit_rows)
+    except UnicodeDecodeError as error:  # the name of a column, in a damaged file
+        raise sqlite3.DataError(f"a name that is no text: {error}") from error
+
+
+def _rows_after(
+    database: sqlite3.Connection, last: dict[str, int], limit_rows: int
+) -> Iterator[tuple[str, int, Row]]:
     present = {
         str(name)
         for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")

@@ -62,6 +62,14 @@ def test_a_cleaned_fabric_is_the_same_fabric(name: str) -> None:
 
 def test_nothing_to_capture_is_no_success(tools: Path, tmp_path: Path) -> None:
     assert main(["capture", "--out", str(tmp_path / "o"), "--only", "ipmi*"]) == 1
-    assert main(["capture"]) == 2
     assert main(["capture", "--out", str(tmp_path / "p"), "--only", "nothing"]) == 2
     assert main(["capture", "--list"]) == 0
+
+
+def test_without_a_name_the_folder_is_made_where_one_is(
+    tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["capture"]) == 0
+    (folder,) = tmp_path.glob("tocsin-capture-*")
+    assert (folder / "ibnetdiscover.txt").stat().st_size > 0

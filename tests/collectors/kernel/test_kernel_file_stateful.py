@@ -68,6 +68,7 @@ class Log(RuleBasedStateMachine):
         """logrotate's ``create``; the old writer may write on for a moment."""
         self.rotated += 1
         self.rotations_since_safe += 1
+        self.unread += 1  # the new file was not seen yet
         old = self.path.with_name(f"kern.log.{self.rotated}")
         self.path.rename(old)
         self.write(old, late, 3)

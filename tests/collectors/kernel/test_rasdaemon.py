@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from collectors.kernel import rasdaemon
@@ -115,6 +115,7 @@ def body(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 @given(cut=st.integers(0, 40_000), flip=st.integers(0, 40_000), value=st.integers(0, 255))
+@example(cut=28_673, flip=3_964, value=128)  # the name of a column is no UTF-8
 def test_a_broken_database_gives_no_traceback(body: bytes, cut: int, flip: int, value: int) -> None:
     broken = bytearray(body)
     broken[flip % len(broken)] = value
