@@ -179,6 +179,8 @@ def rows_after(
     Which columns there are differs from version to version: all are taken, by name. A table whose
     newest id is below ``last`` was begun anew. Raises sqlite3.Error.
     """
+    import sqlite3  # on use: most agents read no rasdaemon
+
     try:
         yield from _rows_after(database, last, limit_rows)
     except UnicodeDecodeError as error:  # the name of a column, in a damaged file
