@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from collections.abc import Callable
@@ -259,6 +260,27 @@ def test_a_log_of_five_thousand_entries_is_read_in_rounds_and_each_entry_once(
         assert len(events(batch)) == expected
         texts += [str(one.fields["text"]) for one in events(batch)]
     assert len(set(texts)) == 5_000
+
+
+@pytest.mark.skipif(not os.environ.get("TOCSIN_SLOW"), reason="takes a minute (set TOCSIN_SLOW=1)")
+@pytest.mark.timeout(300)
+def test_a_real_simulators_log_grows_to_five_thousand_entries_beside_its_sensors(
+    ipmi_start: Start,
+) -> None:
+    bmcs = IpmiBmcs(1, offset=30)
+    try:
+        source = ipmi_start({"n3": bmcs.addresses[0]})
+        assert not events(source.collect(time.time_ns()))
+        bmcs.fill_log(1, 5_000)
+        texts: list[str] = []
+        for expected in (*[500] * 10, 0):
+            batch = source.collect(time.time_ns())
+            assert values(batch, "n3"), "sensors are read in every round"
+            assert len(events(batch)) == expected
+            texts += [str(one.fields["text"]) for one in events(batch)]
+        assert len(set(texts)) == 5_000
+    finally:
+        bmcs.close()
 
 
 def test_a_quiet_log_costs_one_call_a_round(
