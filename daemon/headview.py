@@ -208,7 +208,8 @@ class HeadEyes(OperatorWords):
             return explanation.sentences[0] if explanation.sentences else explanation.title
         text = explanation.inputs.get("text") or held.code
         jobs = head.nodes[name].jobs
-        rest = f" {len(jobs)} job{'s' * (len(jobs) != 1)} run on to the end." if jobs else ""
+        run = "1 job runs" if len(jobs) == 1 else f"{len(jobs)} jobs run"
+        rest = f" {run} on to the end." if jobs else ""
         since = iso(held.intent_ns or held.created_ns)[11:19]
         return f"Drained by tocsin since {since}: {held.device} {text} ({held.code}).{rest}"
 
