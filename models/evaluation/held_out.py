@@ -33,12 +33,12 @@ class Case:
 
 
 LOOKS_NS = 3 * HOUR_NS  # all nodes are scored so often
-BASE = Fleet(seed=401, nodes=400, days=40, cadence_seconds=1800.0)
+# Seeds 401, 411 and 412 were looked at before the model took its present shape.
+BASE = Fleet(seed=402, nodes=400, days=40, cadence_seconds=1800.0)
 CASES: dict[str, Case] = {
     "usual": Case(BASE),
-    "usual-2": Case(replace(BASE, seed=402)),
-    "rates-up": Case(replace(BASE, seed=411, nodes=300, rate=1.5)),
-    "rates-down": Case(replace(BASE, seed=412, nodes=300, rate=0.5)),
+    "rates-up": Case(replace(BASE, seed=421, nodes=300, rate=1.5)),
+    "rates-down": Case(replace(BASE, seed=422, nodes=300, rate=0.5)),
     "cadence-5min": Case(replace(BASE, seed=413, nodes=100, cadence_seconds=300.0)),
     "a100-4": Case(replace(BASE, seed=414, nodes=250, hardware="a100-4")),
     "gb200-4": Case(replace(BASE, seed=415, nodes=250, hardware="gb200-4")),
