@@ -1,8 +1,11 @@
 """The testbed itself behaves as its README says, for other tests lean on it."""
 
+import os
+from pathlib import Path
+
 import pytest
 
-from tests.testbed.slurm.cluster import Cluster, wait_for
+from tests.testbed.slurm.cluster import ANOTHER, Cluster, use_named, wait_for
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 
@@ -32,3 +35,24 @@ def test_a_killed_controller_keeps_a_drain_through_its_restart(slurm: Cluster) -
     slurm.stop_controller()
     slurm.start_controller()
     wait_for(lambda: slurm.show()["n3"][1] == "kept", "the drain of n3")
+
+
+def test_a_named_slurm_is_the_first_in_the_path_and_a_wrong_name_is_no_silent_run_against_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.setenv(ANOTHER, str(tmp_path))
+    with pytest.raises(ValueError, match=r"there is no .*/bin/scontrol"):
+        use_named()
+    for tool in ("bin/scontrol", "sbin/slurmctld"):
+        (tmp_path / tool).parent.mkdir()
+        (tmp_path / tool).write_text("#!/bin/sh\necho slurm 99.05.1\n")
+        (tmp_path / tool).chmod(0o755)
+    for _ in range(2):  # a second time, as in a worker of pytest-xdist, changes nothing
+        assert use_named() == f"slurm 99.05.1 in {tmp_path}"
+        assert os.environ["PATH"] == f"{tmp_path}/bin:{tmp_path}/sbin:/usr/bin:/bin"
+    (tmp_path / "bin/scontrol").write_text("#!/bin/sh\necho no libslurm >&2; exit 1\n")
+    with pytest.raises(ValueError, match="does not run: no libslurm"):
+        use_named()
+    monkeypatch.delenv(ANOTHER)
+    assert use_named() == ""

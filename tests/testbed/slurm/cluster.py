@@ -7,6 +7,7 @@ are links to /dev/null. All addresses are loopback and the work folder is privat
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -20,6 +21,38 @@ from pathlib import Path
 HERE = Path(__file__).parent
 SCRIPT = HERE / "slurm-testbed"
 TOOLS = ("munged", "slurmctld", "slurmd", "sinfo", "scontrol", "squeue")
+# A Slurm other than that of the system: the folder that holds its bin and sbin.
+ANOTHER = "TOCSIN_TEST_SLURM"
+
+
+def use_named() -> str:
+    """Puts the Slurm of ``TOCSIN_TEST_SLURM`` first in this process's PATH; "" where none is named.
+
+    Answers its version otherwise. All that a test starts then finds that Slurm: the cluster, the
+    commands that tocsin runs and those of a test itself. Raises ValueError where the folder holds
+    no Slurm, for a run against the system's own would be told as one against the other.
+    """
+    named = os.environ.get(ANOTHER, "")
+    if not named:
+        return ""
+    prefix = Path(named).resolve()
+    for tool in ("bin/scontrol", "sbin/slurmctld"):
+        if not os.access(prefix / tool, os.X_OK):
+            raise ValueError(f"{ANOTHER}={named}: there is no {prefix / tool}")
+    rest = os.environ.get("PATH", "").split(os.pathsep)
+    first = [str(prefix / "bin"), str(prefix / "sbin")]
+    os.environ["PATH"] = os.pathsep.join(first + [part for part in rest if part not in first])
+    told = subprocess.run(
+        [str(prefix / "bin/scontrol"), "--version"],
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        timeout=60,
+        text=True,
+        check=False,
+    )
+    if told.returncode:
+        raise ValueError(f"{ANOTHER}={named}: scontrol does not run: {told.stderr.strip()}")
+    return f"{told.stdout.strip()} in {prefix}"
 
 
 def missing() -> str:
@@ -79,6 +112,10 @@ class Cluster:
             if extra:
                 more.unlink()
 
+    @functools.cached_property
+    def _version(self) -> str:
+        return self.run("scontrol", "--version")
+
     def script(self, *arguments: str, timeout_seconds: float = 90.0) -> str:
         """Runs the testbed script and answers what it printed."""
         done = subprocess.run(
@@ -121,8 +158,10 @@ class Cluster:
         self.update(node, state="drain", reason=reason)
 
     def show(self) -> dict[str, tuple[frozenset[str], str]]:
-        """Every node's state words (``IDLE``, ``DRAIN`` ...) and reason, as sinfo gives them."""
-        answer = json.loads(self.run("sinfo", "--json"))
+        """Every node's state words (``IDLE``, ``DRAIN`` ...) and reason, as Slurm gives them."""
+        # From 23.02 on sinfo's JSON puts several nodes into one record; 22.05's scontrol has none.
+        asked = ("sinfo",) if " 22.05." in self._version else ("scontrol", "show", "nodes")
+        answer = json.loads(self.run(*asked, "--json"))
         found: dict[str, tuple[frozenset[str], str]] = {}
         for node in answer["nodes"]:
             state = node["state"]

@@ -6,7 +6,23 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.testbed.slurm.cluster import Cluster, missing
+from tests.testbed.slurm.cluster import Cluster, missing, use_named
+
+_USED = pytest.StashKey[str]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Takes the Slurm that ``TOCSIN_TEST_SLURM`` names, for all tests of this run."""
+    try:
+        config.stash[_USED] = use_named()
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """Says which Slurm is tested, where another than the system's is named."""
+    used = config.stash.get(_USED, "")
+    return f"slurm: {used}" if used else ""
 
 
 @pytest.fixture(scope="session")
