@@ -93,7 +93,8 @@ def bench_sqlite(path: Path, nodes: int = 1000, steps: int = 3) -> Iterator[Figu
     )
     values = 0
     insert = f"INSERT OR REPLACE INTO gpu VALUES ({', '.join('?' * (len(NAMES) + 4))})"  # noqa: S608
-    total = 0.0
+    total = cpu = 0.0
+    commits: list[float] = []
     for samples in fleet.samples(steps):
         rows = [
             (s.time_ns, s.tags[1][1], s.tags[0][1], s.tags[2][1], *s.fields.values())
@@ -104,9 +105,14 @@ def bench_sqlite(path: Path, nodes: int = 1000, steps: int = 3) -> Iterator[Figu
             for start in range(0, len(rows), 400):
                 connection.execute("BEGIN")
                 connection.executemany(insert, rows[start : start + 400])
+                begin = time.perf_counter()
                 connection.execute("COMMIT")
+                commits.append(time.perf_counter() - begin)
         total += took.wall_seconds
+        cpu += took.cpu_seconds
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     connection.close()
     yield Figure("SQLite: sustained", values / total, "values/s")
+    yield Figure("SQLite: commit, p99", percentile(commits, 0.99) * 1000, "ms")
+    yield Figure("SQLite: processor", cpu / values * 1e6, "CPU s/million values")
     yield Figure("SQLite: bytes on disk", path.stat().st_size / values, "bytes/value")

@@ -36,9 +36,8 @@ def _store(folder: Path, nodes: int, steps: int) -> Iterator[Figure]:
     from daemon.bench.store import bench_sqlite, bench_store
 
     yield from bench_store(folder / "store", nodes, steps)
-    few = max(1, min(steps, 5))
-    yield from bench_sqlite(folder / "sqlite", nodes, few)
-    yield from bench_peers(folder / "peers", nodes, few)
+    yield from bench_sqlite(folder / "sqlite", nodes, steps)
+    yield from bench_peers(folder / "peers", nodes, steps)
 
 
 def _gateway(folder: Path, nodes: int, steps: int) -> Iterator[Figure]:

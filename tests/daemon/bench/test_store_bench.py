@@ -1,11 +1,16 @@
 """The benchmarks run, small: what they write must be what they say."""
 
+import http.server
 import json
+import os
 import shutil
+import subprocess
+import threading
 from pathlib import Path
 
 import pytest
 
+from daemon.bench import peers
 from daemon.bench.figures import Figure, percentile
 from daemon.bench.gateway import bench_gateway
 from daemon.bench.load import NAMES, Fleet
@@ -57,12 +62,61 @@ def test_servers_that_are_not_installed_are_left_out(
     assert list(bench_peers(tmp_path)) == []
 
 
+class Busy(http.server.BaseHTTPRequestHandler):
+    """A server that says what InfluxDB says beside a snapshot, ``refusals`` times."""
+
+    refusals = 0
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        refused = Busy.refusals > 0
+        Busy.refusals -= refused
+        self.send_response(500 if refused else 204)
+        self.end_headers()
+        self.wfile.write(b'{"error":"timeout"}' if refused else b"")
+
+
+@pytest.mark.parametrize(("refusals", "gives_up"), [(2, False), (1000, True)])
+def test_a_server_that_is_too_busy_is_asked_again_and_quoted_when_it_stays_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusals: int, gives_up: bool
+) -> None:
+    monkeypatch.setattr(peers, "_PAUSE_SECONDS", 0.0)
+    Busy.refusals = refusals
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Busy)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    process = subprocess.Popen(["sleep", "600"])
+    try:
+        url = f"http://127.0.0.1:{server.server_port}/write?db=x"
+        peer = peers.Peer("it", url, process, tmp_path, lambda: None)
+        found = by_name(list(peers._measure(peer, nodes=3, steps=2)))
+    finally:
+        process.kill()
+        process.wait()
+        server.shutdown()
+        server.server_close()
+    if gives_up:
+        assert found == {'it: gave up (it answers 500: {"error":"timeout"}) after': 0}
+    else:
+        assert found["it: writes that it was too busy for"] == 2
+        assert found["it: sustained"] > 0
+
+
+def test_what_a_server_takes_of_the_disk_is_what_it_wrote(tmp_path: Path) -> None:
+    with open(tmp_path / "index", "wb") as file:
+        file.truncate(4_000_000)
+    (tmp_path / "data").write_bytes(os.urandom(100_000))
+    assert 100_000 <= peers._tree_bytes(tmp_path) < 500_000
+
+
 def test_the_percentile_is_a_value_that_was_there() -> None:
     assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0
     assert percentile([], 0.99) == 0.0
 
 
-def test_bench_prints_each_figure(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_prints_each_figure(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "_STILL_SECONDS", 1.0)
     assert main(["bench", "store", "--nodes", "5", "--steps", "2", "--json"]) == 0
     figures = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {f["name"] for f in figures} >= {"store: bytes on disk", "SQLite: sustained"}
