@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from collectors.command import Result, Runner
-from collectors.sample import Problem, SourceUnavailable, clip
+from collectors.sample import Problem, clip
+from collectors.slurm.faults import GARBAGE, UNCONFIGURED, SlurmTrouble, trouble
 from collectors.slurm.hostlist import HostlistError, compress, expand, valid_name
 from collectors.slurm.nodes import Nodes, local_ns, parse_nodes
 from collectors.slurm.text_nodes import clear
@@ -36,60 +37,6 @@ _OURS = ("--all", "--local")
 JOB_FORMAT = "%A|%i|%T|%u|%e|%M|%b|%P|%N|%k"
 # The states in which a job holds nodes (squeue(1), "JOB STATE CODES").
 JOB_STATES = "RUNNING,COMPLETING,CONFIGURING,SUSPENDED,STOPPED"
-
-STOPPED = "stopped"
-HUNG = "hung"
-UNCONFIGURED = "unconfigured"
-AUTHENTICATION = "authentication"
-VERSION = "version"
-REFUSED = "refused"
-MISSING = "missing"
-GARBAGE = "garbage"
-
-_WORDS: tuple[tuple[str, str, str], ...] = (
-    # (kind, pattern in what the tool said, what to do)
-    (
-        AUTHENTICATION,
-        r"munge|authentication error|auth_g_create|Invalid authentication",
-        "authentication fails: is munged running here, with the cluster's key and clock?",
-    ),
-    (
-        VERSION,
-        r"Incompatible versions|Protocol version|Insane message length|Header lengths are longer"
-        r"|Zero Bytes were transmitted|Unsupported protocol|Message receive failure.*version",
-        "client and slurmctld do not speak the same protocol: are their versions near enough?",
-    ),
-    (
-        UNCONFIGURED,
-        r"Could not establish a configuration source|cannot stat file|ClusterName needs to be"
-        r"|Unable to process configuration file|DNS SRV lookup failed|Unable to read configuration",
-        "no usable slurm.conf: set SLURM_CONF or the option conf to the cluster's own",
-    ),
-    (
-        HUNG,
-        r"Socket timed out|Communication timeout|timed out",
-        "slurmctld accepts and does not answer",
-    ),
-    (
-        STOPPED,
-        r"Unable to contact slurm controller|connect failure|Connection refused|Unexpected missing"
-        r"|in standby mode|Communication connection failure|Transport endpoint|No route to host",
-        "slurmctld cannot be reached: is it running?",
-    ),
-    (
-        REFUSED,
-        r"Invalid user id|Access/permission denied|access denied|permission denied|Request denied",
-        "Slurm refuses this user: the head needs AdminLevel=Operator or to be SlurmUser",
-    ),
-)
-
-
-class SlurmTrouble(SourceUnavailable):
-    """slurmctld could not be read or written. ``kind`` is one of the words above."""
-
-    def __init__(self, kind: str, text: str) -> None:
-        self.kind = kind
-        super().__init__(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +79,9 @@ class Tools:
         named = self.conf or os.environ.get("SLURM_CONF")
         if named and not Path(named).exists():
             raise SlurmTrouble(
-                UNCONFIGURED, f"there is no {named}: where is the cluster's slurm.conf?"
+                UNCONFIGURED,
+                f"there is no {named}: where is the cluster's slurm.conf?",
+                not_sent=True,
             )
 
 
@@ -273,26 +222,6 @@ class SlurmReader:
             return trouble(probe)
         words = "; ".join(problem.problem for problem in problems[:3]) or "an empty list"
         return SlurmTrouble(GARBAGE, f"{result.argv[0]} gives no nodes: {clip(words, 300)}")
-
-
-def trouble(result: Result) -> SlurmTrouble:
-    """The named error of a command that did not end well."""
-    name = Path(result.argv[0]).name if result.argv else "the command"
-    if result.status == "missing":
-        return SlurmTrouble(MISSING, result.fault)
-    if result.status in ("timeout", "stuck"):
-        return SlurmTrouble(HUNG, f"slurmctld does not answer: {result.fault}")
-    said = (result.stderr or result.stdout)[:4000].decode("utf-8", "replace")
-    return trouble_of_text(said, name, result.fault)
-
-
-def trouble_of_text(said: str, name: str, fault: str = "") -> SlurmTrouble:
-    """The named error in what one of Slurm's commands said."""
-    said = clip(said, 300)
-    for kind, pattern, advice in _WORDS:
-        if re.search(pattern, said, re.IGNORECASE):
-            return SlurmTrouble(kind, f"{advice} ({name}: {said})")
-    return SlurmTrouble(GARBAGE, fault or f"{name} gave nothing to read: {said}")
 
 
 def parse_jobs(text: str) -> dict[str, Job]:

@@ -19,8 +19,9 @@ from pydantic import Field
 from collectors.command import Runner
 from collectors.options import Options as SourceOptions
 from collectors.sample import Batch, Context, Metric, Problem, Sample, Source, clip, sample
+from collectors.slurm.faults import SlurmTrouble
 from collectors.slurm.nodes import SECOND_NS, Nodes, NodeState, parse_nodes, with_jobs
-from collectors.slurm.reader import Job, SlurmReader, SlurmTrouble, Tools, jobs_by_node
+from collectors.slurm.reader import Job, SlurmReader, Tools, jobs_by_node
 
 NAME = "slurm"
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from collectors.command import Runner
 from collectors.sample import Context, Problem
+from collectors.slurm.faults import STOPPED, SlurmTrouble
 from collectors.slurm.nodes import Nodes
-from collectors.slurm.reader import STOPPED, Job, SlurmReader, SlurmTrouble, Tools
+from collectors.slurm.reader import Job, SlurmReader, Tools
 from collectors.slurm.source import Options, SlurmSource
 from daemon.slurm.adapter import SlurmUnavailable
 from daemon.slurm.simulated import SimulatedSlurm

@@ -29,8 +29,6 @@ from daemon.slurm.adapter import SlurmAdapter, SlurmError, SlurmRefused
 from daemon.slurm.reboot import RebootTools
 from daemon.stages import Stages
 
-# Kinds of SlurmUnavailable that rule out that slurmctld heard of it.
-_NOT_SENT = frozenset({"standby", "missing", "unconfigured", "authentication"})
 DAY_NS = 86_400 * SECOND_NS
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS reboots (
@@ -158,7 +156,7 @@ class Rebooter:
         except SlurmRefused as error:
             self._end(case.id, case.node, "refused", f"Slurm refused it: {error}", now_ns)
         except SlurmError as error:
-            if error.kind in _NOT_SENT:
+            if error.not_sent:
                 self._ledger.database.execute("DELETE FROM reboots WHERE case_id = ?", (case.id,))
                 return
             # It may have been taken: never asked again; the boot time will tell.

@@ -117,7 +117,7 @@ class Tender:
             try:
                 why = self._tools.do(step)
             except SlurmUnavailable as error:
-                if error.kind != "hung":
+                if error.not_sent:
                     # Certainly not done: it may be tried again.
                     self._database.execute(
                         "UPDATE job_steps SET begun_ns = 0, result = ? WHERE seq = ?",

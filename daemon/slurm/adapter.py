@@ -28,10 +28,14 @@ Check = Callable[[NodeState], str]
 
 
 class SlurmError(Exception):
-    """Slurm could not be used. ``kind`` is a word of collectors.slurm.reader."""
+    """Slurm could not be used. ``kind`` is a word of collectors.slurm.faults.
 
-    def __init__(self, text: str, kind: str = "") -> None:
+    ``not_sent``: nothing was asked of slurmctld, or it said no. Else it may have been done.
+    """
+
+    def __init__(self, text: str, kind: str = "", not_sent: bool = False) -> None:
         self.kind = kind
+        self.not_sent = not_sent
         super().__init__(text)
 
 

@@ -15,15 +15,10 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from collectors.command import Runner
+from collectors.slurm.faults import HUNG, SlurmTrouble, trouble_of_text
 from collectors.slurm.hostlist import compress
 from collectors.slurm.nodes import Nodes, local_ns, parse_nodes
-from collectors.slurm.reader import (
-    HUNG,
-    SlurmReader,
-    SlurmTrouble,
-    Tools,
-    trouble_of_text,
-)
+from collectors.slurm.reader import SlurmReader, Tools
 from collectors.slurm.source import Options
 from daemon.slurm.adapter import Check, Outcome, SlurmError, SlurmUnavailable, plain_text
 from daemon.slurm.controller_log import ControllerLog

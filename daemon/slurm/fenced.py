@@ -24,7 +24,7 @@ Fence = Callable[[], str]
 def _pass(fence: Fence) -> None:
     why = fence()
     if why:
-        raise SlurmUnavailable(f"this head does not act: {why}", "standby")
+        raise SlurmUnavailable(f"this head does not act: {why}", "standby", not_sent=True)
 
 
 class FencedAdapter:

@@ -9,15 +9,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from collectors.command import Result, Runner
+from collectors.command import Runner
 from collectors.slurm.hostlist import valid_name
-from collectors.slurm.reader import Tools
 from collectors.slurm.source import Options
 from daemon.proofs.idle import IdleOptions, Pending
 from daemon.proofs.proof import Probe, ProofOptions
-from daemon.slurm.adapter import SlurmUnavailable
+from daemon.slurm.commands import Commands, error_of, open_fence
 from daemon.slurm.probe import script
-from daemon.slurm.proving import ProofJob, ProofTools, error_of
+from daemon.slurm.proving import ProofJob, ProofTools
 
 # Squeue tells each waiting job in one line, an array in one: so many bytes are a full queue.
 QUEUE_LIMIT_BYTES = 64 * 1024 * 1024
@@ -55,20 +54,17 @@ class IdleSlurm:
         proof: ProofOptions,
         options: Options | None = None,
         runner: Runner | None = None,
-        fence: Callable[[], str] = lambda: "",
+        fence: Callable[[], str] = open_fence,
     ) -> None:
-        options = options or Options()
+        runner = runner or Runner()
         self._idle = idle
         self._proof = proof
-        self._tools = Tools(options.conf, options.binaries)
-        self._runner = runner or Runner()
-        self._jobs = ProofTools(proof, options, self._runner)
-        self._deadline_seconds = options.deadline_seconds
-        self._fence = fence
+        self._commands = Commands("slurm-idle", options, runner, fence)
+        self._jobs = ProofTools(proof, options, runner)
 
     def pending(self) -> tuple[Pending, ...]:
         """See IdleTools."""
-        result = self._run(
+        result = self._commands.run(
             "squeue", "--noheader", "--all", "--states=PENDING", "--format=%P|%r|%j",
             output_bytes=QUEUE_LIMIT_BYTES,
         )  # fmt: skip
@@ -78,7 +74,7 @@ class IdleSlurm:
 
     def submit(self, job_name: str, node: str, partition: str, probes: Mapping[str, Probe]) -> None:
         """See IdleTools."""
-        self._check_fence()
+        self._commands.check_fence()
         if not _JOB_NAME.fullmatch(job_name) or not valid_name(node):
             raise ValueError(f"no job or node of ours: {job_name!r} {node!r}")
         minutes = math.ceil(self._idle.job_seconds / 60)
@@ -89,7 +85,7 @@ class IdleSlurm:
         with tempfile.TemporaryDirectory(prefix="tocsin-idle-") as folder:
             file = Path(folder) / "probe.py"
             file.write_text(script(probes, self._proof.python))
-            result = self._run(
+            result = self._commands.run(
                 "sbatch", "--parsable", "--no-requeue", "--exclusive", "--nodes=1",
                 f"--nodelist={node}", f"--job-name={job_name}", f"--nice={self._idle.nice}",
                 f"--time={minutes}", f"--deadline=now+{minutes + 2}minutes", "--output=/dev/null",
@@ -105,22 +101,8 @@ class IdleSlurm:
 
     def cancel(self, job_id: str) -> None:
         """See IdleTools."""
-        self._check_fence()
+        self._commands.check_fence()
         self._jobs.cancel(job_id)
-
-    def _check_fence(self) -> None:
-        why = self._fence()
-        if why:
-            raise SlurmUnavailable(f"this head does not act: {why}", "standby")
-
-    def _run(self, name: str, *arguments: str, output_bytes: int = 1 << 20) -> Result:
-        return self._runner.run(
-            self._tools.command(name, *arguments),
-            deadline_seconds=self._deadline_seconds,
-            kind="slurm-idle",
-            env=self._tools.environment(),
-            output_bytes=output_bytes,
-        )
 
 
 def parse_pending(text: str) -> tuple[Pending, ...]:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 
 from collectors.command import Result, Runner
-from collectors.slurm.reader import Tools, trouble
+from collectors.slurm.faults import AWAY, trouble
 from collectors.slurm.source import Options
 from daemon.drains.jobcare import JobStep, Step
 from daemon.slurm.adapter import SlurmUnavailable, plain_text
+from daemon.slurm.commands import Commands
 
 TEXT_LIMIT_CHARACTERS = 500
 _TASK = re.compile(r"\d{1,10}_\d{1,10}")
@@ -23,10 +24,7 @@ class JobTools:
     """``do`` runs one step. Blocks; ends by the deadline of ``options``."""
 
     def __init__(self, options: Options | None = None, runner: Runner | None = None) -> None:
-        options = options or Options()
-        self._tools = Tools(options.conf, options.binaries)
-        self._runner = runner or Runner()
-        self._deadline_seconds = options.deadline_seconds
+        self._commands = Commands("slurm-jobs", options, runner)
 
     def do(self, step: JobStep) -> str:
         """Does ``step``; answers "" or why Slurm refused it. Raises SlurmUnavailable."""
@@ -37,35 +35,29 @@ class JobTools:
             number = step.job.key
         if step.step is Step.REQUEUE:
             # The reading is some seconds old, and Slurm would run a job that has ended since anew.
-            shown = self._run(self._tools.command("squeue", "--noheader", "-j", number, "-o", "%T"))
+            shown = self._commands.run("squeue", "--noheader", "-j", number, "-o", "%T")
             if shown.ok and shown.text().strip() != "RUNNING":
                 return "the job no longer runs"
             if not shown.ok:
-                return self._fault(shown)
-        result = self._run(self._command(step, number))
-        return "" if result.ok else self._fault(result)
+                return _fault(shown, nothing_asked=True)
+        result = self._commands.run(*_command(step, number))
+        return "" if result.ok else _fault(result)
 
-    def _run(self, argv: list[str]) -> Result:
-        return self._runner.run(
-            argv,
-            deadline_seconds=self._deadline_seconds,
-            kind="slurm-jobs",
-            env=self._tools.environment(),
-        )
 
-    def _fault(self, result: Result) -> str:
-        error = trouble(result)
-        if error.kind in ("stopped", "hung", "authentication", "unconfigured", "missing"):
-            raise SlurmUnavailable(str(error), error.kind)
-        return str(error)
+def _fault(result: Result, nothing_asked: bool = False) -> str:
+    error = trouble(result)
+    if error.kind in AWAY:
+        raise SlurmUnavailable(str(error), error.kind, not_sent=nothing_asked or error.not_sent)
+    return str(error)
 
-    def _command(self, step: JobStep, number: str) -> list[str]:
-        text = plain_text(step.text, TEXT_LIMIT_CHARACTERS)
-        if step.step is Step.NOTIFY:
-            return self._tools.command("scontrol", "notify", number, text)
-        if step.step is Step.SIGNAL:
-            # The batch shell and all steps: the script may hold the trap.
-            return self._tools.command("scancel", "--full", f"--signal={step.signal}", number)
-        if step.step is Step.REQUEUE:
-            return self._tools.command("scontrol", "requeue", number)
-        return self._tools.command("scontrol", "update", f"JobId={number}", f"AdminComment={text}")
+
+def _command(step: JobStep, number: str) -> tuple[str, ...]:
+    text = plain_text(step.text, TEXT_LIMIT_CHARACTERS)
+    if step.step is Step.NOTIFY:
+        return ("scontrol", "notify", number, text)
+    if step.step is Step.SIGNAL:
+        # The batch shell and all steps: the script may hold the trap.
+        return ("scancel", "--full", f"--signal={step.signal}", number)
+    if step.step is Step.REQUEUE:
+        return ("scontrol", "requeue", number)
+    return ("scontrol", "update", f"JobId={number}", f"AdminComment={text}")

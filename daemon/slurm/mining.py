@@ -16,7 +16,8 @@ import structlog
 
 from collectors.command import Runner
 from collectors.sample import Sample, sample
-from collectors.slurm.reader import SlurmTrouble, Tools, trouble
+from collectors.slurm.faults import SlurmTrouble, trouble
+from collectors.slurm.reader import Tools
 from collectors.slurm.source import Options
 from daemon.slurm.history import SACCT, parse_sacct
 from daemon.store.database import Database

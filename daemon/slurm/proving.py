@@ -16,16 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from collectors.command import Result, Runner
-from collectors.slurm.hostlist import HostlistError, expand, valid_name
-from collectors.slurm.reader import Tools, trouble
+from collectors.command import Runner
+from collectors.slurm.hostlist import HostlistError, expand
 from collectors.slurm.source import Options
 from daemon.proofs.proof import Probe, ProofOptions
-from daemon.slurm.adapter import SlurmRefused, SlurmUnavailable
+from daemon.slurm.adapter import SlurmUnavailable
+from daemon.slurm.commands import Commands, error_of, node_name
 from daemon.slurm.probe import script
 
 _NAME = re.compile(r"tocsin_[0-9a-f]{8}")
-_AWAY = ("stopped", "hung", "authentication", "unconfigured", "missing", "version")
 # States in which a job has ended (squeue(1), "JOB STATE CODES").
 ENDED = frozenset(
     {
@@ -99,16 +98,13 @@ class ProofTools:
     def __init__(
         self, proof: ProofOptions, options: Options | None = None, runner: Runner | None = None
     ) -> None:
-        options = options or Options()
         self._proof = proof
-        self._tools = Tools(options.conf, options.binaries)
-        self._runner = runner or Runner()
-        self._deadline_seconds = options.deadline_seconds
+        self._commands = Commands("slurm-proof", options, runner)
         self._user = pwd.getpwuid(os.geteuid()).pw_name
 
     def reserved_for_us(self, name: str, node: str) -> bool | None:
         """See Proving."""
-        result = self._run("scontrol", "--oneliner", "show", "reservation", _checked(name))
+        result = self._commands.run("scontrol", "--oneliner", "show", "reservation", _checked(name))
         said = result.text() + result.stderr.decode("utf-8", "replace")
         if not result.ok:
             if result.status == "ended" and "not found" in said:
@@ -122,22 +118,22 @@ class ProofTools:
 
     def reserve(self, name: str, node: str) -> None:
         """See Proving."""
-        self._must(
+        self._commands.must(
             "scontrol", "create", "reservation", f"ReservationName={_checked(name)}",
             "StartTime=now", "Duration=infinite", f"Users={self._user}",
-            f"Nodes={_node(node)}", "Flags=MAINT,IGNORE_JOBS",
+            f"Nodes={node_name(node)}", "Flags=MAINT,IGNORE_JOBS",
         )  # fmt: skip
 
     def release(self, name: str) -> None:
         """See Proving."""
-        result = self._run("scontrol", "delete", f"ReservationName={_checked(name)}")
+        result = self._commands.run("scontrol", "delete", f"ReservationName={_checked(name)}")
         said = result.stderr.decode("utf-8", "replace")
         if not result.ok and not no_such_reservation(said):
             raise error_of(result)
 
     def find_job(self, job_name: str) -> ProofJob | None:
         """See Proving."""
-        result = self._run(
+        result = self._commands.run(
             "squeue", "--noheader", "--all", "--states=all", f"--user={self._user}",
             f"--name={job_name}", "--format=%A|%T|%j|%k",
         )  # fmt: skip
@@ -162,9 +158,9 @@ class ProofTools:
         with tempfile.TemporaryDirectory(prefix="tocsin-proof-") as folder:
             file = Path(folder) / "proof.py"
             file.write_text(script(probes, proof.python))
-            self._must(
+            self._commands.must(
                 "sbatch", "--parsable", "--no-requeue", "--exclusive", "--nodes=1",
-                f"--nodelist={_node(node)}", f"--reservation={_checked(reservation)}",
+                f"--nodelist={node_name(node)}", f"--reservation={_checked(reservation)}",
                 f"--job-name={job_name}", f"--time={minutes}", "--output=/dev/null",
                 "--chdir=/", "--export=PATH,SLURM_CONF",
                 *(f"--{name}={value}" for name, value in chosen if value), str(file),
@@ -174,20 +170,7 @@ class ProofTools:
         """See Proving."""
         if not job_id.isdecimal():
             raise ValueError(f"no job number: {job_id!r}")
-        self._must("scancel", job_id)
-
-    def _run(self, name: str, *arguments: str) -> Result:
-        return self._runner.run(
-            self._tools.command(name, *arguments),
-            deadline_seconds=self._deadline_seconds,
-            kind="slurm-proof",
-            env=self._tools.environment(),
-        )
-
-    def _must(self, name: str, *arguments: str) -> None:
-        result = self._run(name, *arguments)
-        if not result.ok:
-            raise error_of(result)
+        self._commands.must("scancel", job_id)
 
 
 def no_such_reservation(said: str) -> bool:
@@ -216,16 +199,3 @@ def _checked(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise ValueError(f"no reservation of ours: {name!r}")
     return name
-
-
-def _node(name: str) -> str:
-    if not valid_name(name):
-        raise ValueError(f"no node name: {name!r}")
-    return name
-
-
-def error_of(result: Result) -> SlurmUnavailable | SlurmRefused:
-    """What a command of Slurm's that failed means: no answer, or a no."""
-    error = trouble(result)
-    kind = SlurmUnavailable if error.kind in _AWAY else SlurmRefused
-    return kind(str(error), error.kind)

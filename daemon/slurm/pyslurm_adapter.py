@@ -16,16 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from collectors.sample import SourceUnavailable
+from collectors.slurm.faults import GARBAGE, HUNG, MISSING, VERSION, SlurmTrouble, trouble_of_text
 from collectors.slurm.nodes import SECOND_NS, Nodes, parse_nodes
-from collectors.slurm.reader import (
-    GARBAGE,
-    HUNG,
-    MISSING,
-    VERSION,
-    SlurmTrouble,
-    Tools,
-    trouble_of_text,
-)
+from collectors.slurm.reader import Tools
 from collectors.slurm.source import Options
 from collectors.worker import Worker, WorkerEnded, WorkerError, WorkerHung, WorkerLimits
 from daemon.slurm.adapter import Check, Outcome, SlurmError, SlurmUnavailable, plain_text

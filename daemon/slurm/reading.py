@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from collectors.sample import Problem
+from collectors.slurm.faults import MISSING, SlurmTrouble
 from collectors.slurm.nodes import Nodes
-from collectors.slurm.reader import MISSING, Job, SlurmReader, SlurmTrouble
+from collectors.slurm.reader import Job, SlurmReader
 from daemon.slurm.adapter import SlurmAdapter, SlurmError
 
 

@@ -16,12 +16,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from collectors.command import Runner
-from collectors.slurm.hostlist import valid_name
-from collectors.slurm.reader import Tools, trouble
 from collectors.slurm.source import Options
-from daemon.slurm.adapter import SlurmRefused, SlurmUnavailable
-
-_AWAY = ("stopped", "hung", "authentication", "unconfigured", "missing", "version")
+from daemon.slurm.commands import Commands, node_name, open_fence
 
 
 class RebootTools(Protocol):
@@ -36,10 +32,6 @@ class RebootTools(Protocol):
         ...
 
 
-def _free() -> str:
-    return ""
-
-
 class RebootSlurm:
     """``RebootTools`` through Slurm's own command. ``fence``: why nothing may be written now."""
 
@@ -47,35 +39,15 @@ class RebootSlurm:
         self,
         options: Options | None = None,
         runner: Runner | None = None,
-        fence: Callable[[], str] = _free,
+        fence: Callable[[], str] = open_fence,
     ) -> None:
-        options = options or Options()
-        self._tools = Tools(options.conf, options.binaries)
-        self._runner = runner or Runner()
-        self._deadline_seconds = options.deadline_seconds
-        self._fence = fence
+        self._commands = Commands("slurm-reboot", options, runner, fence)
 
     def reboot(self, node: str, resume: bool) -> None:
         """See RebootTools."""
-        self._run("reboot", *(["nextstate=RESUME"] if resume else []), node)
+        after = ["nextstate=RESUME"] if resume else []
+        self._commands.must("scontrol", "reboot", *after, node_name(node))
 
     def cancel(self, node: str) -> None:
         """See RebootTools."""
-        self._run("cancel_reboot", node)
-
-    def _run(self, *words: str) -> None:
-        if not valid_name(words[-1]):
-            raise ValueError(f"no node name: {words[-1]!r}")
-        why = self._fence()
-        if why:
-            raise SlurmUnavailable(f"this head does not act: {why}", "standby")
-        result = self._runner.run(
-            self._tools.command("scontrol", *words),
-            deadline_seconds=self._deadline_seconds,
-            kind="slurm-reboot",
-            env=self._tools.environment(),
-        )
-        if not result.ok:
-            error = trouble(result)
-            kind = SlurmUnavailable if error.kind in _AWAY else SlurmRefused
-            raise kind(str(error), error.kind)
+        self._commands.must("scontrol", "cancel_reboot", node_name(node))

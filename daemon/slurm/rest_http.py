@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from collectors.sample import clip
+from collectors.slurm.faults import trouble_of_text
 from daemon.slurm.adapter import SlurmError, SlurmRefused, SlurmUnavailable, SlurmUnknownOutcome
 
 # 10,000 nodes are about 25 MB.
@@ -117,8 +118,10 @@ def _checked(status: int, raw: bytes, path: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         answer = None
     told = errors_of(answer)
-    if status in (401, 403) or "authentication" in told.lower() or "jwt" in told.lower():
-        raise SlurmUnavailable(f"slurmrestd refuses the token ({status}): {told}", "authentication")
+    # "Protocol authentication error" is another thing: slurmctld's answer could not be read.
+    if status in (401, 403) or "authentication fail" in told.lower() or "jwt" in told.lower():
+        text = f"slurmrestd refuses the token ({status}): {told}"
+        raise SlurmUnavailable(text, "authentication", not_sent=True)
     if "permission denied" in told.lower() or "Invalid user id" in told:
         raise SlurmRefused(f"Slurm refuses this user: {told}", "refused")
     if not isinstance(answer, dict):
@@ -127,7 +130,8 @@ def _checked(status: int, raw: bytes, path: str) -> dict[str, Any]:
     if told.startswith("Unspecified error"):
         told += ": is the token valid?"  # all that 22.05 says of a bad one
     if told or status >= 400:
-        raise RestError(f"slurmrestd says for {path} ({status}): {told}", "garbage")
+        kind = trouble_of_text(told, "slurmrestd").kind
+        raise RestError(f"slurmrestd says for {path} ({status}): {told}", kind)
     return answer
 
 

@@ -15,11 +15,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from collectors.command import Result, Runner
-from collectors.slurm.hostlist import valid_name
-from collectors.slurm.reader import Tools, trouble
+from collectors.command import Runner
 from collectors.slurm.source import Options
 from daemon.slurm.adapter import SlurmRefused, SlurmUnavailable
+from daemon.slurm.commands import Commands, error_of, node_name, open_fence
 from daemon.slurm.proving import Reservation, no_such_reservation, parse_reservation
 
 # How the names of our reservations begin; those of proofs are tocsin_<case> without "soft".
@@ -29,7 +28,6 @@ _RESERVATION = re.compile(r"tocsin_soft_[0-9a-f]{8}")
 _FEATURE = re.compile(r"[!#-&(-+\--\[\]-~]{1,128}")
 # Above it stand Slurm's words for "no value" and "infinite".
 WEIGHT_MAX = 2**32 - 3
-_AWAY = ("stopped", "hung", "authentication", "unconfigured", "missing", "version")
 FLAGS = frozenset({"IGNORE_JOBS"})
 
 
@@ -77,10 +75,6 @@ class SoftTools(Protocol):
         ...
 
 
-def _free() -> str:
-    return ""
-
-
 class SoftSlurm:
     """``SoftTools`` through Slurm's own commands. ``fence``: why nothing may be written now."""
 
@@ -88,13 +82,9 @@ class SoftSlurm:
         self,
         options: Options | None = None,
         runner: Runner | None = None,
-        fence: Callable[[], str] = _free,
+        fence: Callable[[], str] = open_fence,
     ) -> None:
-        options = options or Options()
-        self._tools = Tools(options.conf, options.binaries)
-        self._runner = runner or Runner()
-        self._deadline_seconds = options.deadline_seconds
-        self._fence = fence
+        self._commands = Commands("slurm-soft", options, runner, fence)
         self._user = pwd.getpwuid(os.geteuid()).pw_name
 
     @property
@@ -104,39 +94,41 @@ class SoftSlurm:
 
     def shown(self, node: str) -> Shown | None:
         """See SoftTools."""
-        result = self._run("scontrol", "--all", "--oneliner", "show", "node", _node(node))
+        result = self._commands.run(
+            "scontrol", "--all", "--oneliner", "show", "node", node_name(node)
+        )
         said = result.text() + result.stderr.decode("utf-8", "replace")
         if not result.ok or f"NodeName={node} " not in said:
             if result.status == "ended" and "not found" in said:
                 return None
-            raise _error(result)
+            raise error_of(result)
         return parse_shown(said)
 
     def set_weight(self, node: str, weight: int) -> None:
         """See SoftTools."""
         if not 0 <= weight <= WEIGHT_MAX:
             raise SlurmRefused(f"no weight: {weight}", "refused")
-        self._must("scontrol", "update", f"NodeName={_node(node)}", f"Weight={weight}")
+        self._commands.must("scontrol", "update", f"NodeName={node_name(node)}", f"Weight={weight}")
 
     def set_features(self, node: str, shown: Shown) -> None:
         """See SoftTools."""
         bad = [one for one in (*shown.available, *shown.active) if not _FEATURE.fullmatch(one)]
         if bad:
             raise SlurmRefused(f"a feature that cannot be written back: {bad[0]!r}", "refused")
-        self._must(
-            "scontrol", "update", f"NodeName={_node(node)}",
+        self._commands.must(
+            "scontrol", "update", f"NodeName={node_name(node)}",
             f"AvailableFeatures={','.join(shown.available)}",
             f"ActiveFeatures={','.join(shown.active)}",
         )  # fmt: skip
 
     def reservation(self, name: str) -> Reservation | None:
         """See SoftTools."""
-        result = self._run("scontrol", "--oneliner", "show", "reservation", _named(name))
+        result = self._commands.run("scontrol", "--oneliner", "show", "reservation", _named(name))
         said = result.text() + result.stderr.decode("utf-8", "replace")
         if not result.ok:
             if result.status == "ended" and "not found" in said:
                 return None
-            raise _error(result)
+            raise error_of(result)
         found = parse_reservation(said)
         if found is None or found.name != name:
             raise SlurmUnavailable(f"no reservation in the answer: {said[:200]}", "garbage")
@@ -144,38 +136,18 @@ class SoftSlurm:
 
     def reserve(self, name: str, node: str, minutes: int) -> None:
         """See SoftTools."""
-        self._must(
+        self._commands.must(
             "scontrol", "create", "reservation", f"ReservationName={_named(name)}",
             "StartTime=now", f"Duration={max(1, minutes)}", f"Users={self._user}",
-            f"Nodes={_node(node)}", f"Flags={','.join(sorted(FLAGS))}",
+            f"Nodes={node_name(node)}", f"Flags={','.join(sorted(FLAGS))}",
         )  # fmt: skip
 
     def release(self, name: str) -> None:
         """See SoftTools."""
-        self._may_write()
-        result = self._run("scontrol", "delete", f"ReservationName={_named(name)}")
+        result = self._commands.write("scontrol", "delete", f"ReservationName={_named(name)}")
         said = result.stderr.decode("utf-8", "replace")
         if not result.ok and not no_such_reservation(said):
-            raise _error(result)
-
-    def _may_write(self) -> None:
-        why = self._fence()
-        if why:
-            raise SlurmUnavailable(f"this head does not act: {why}", "standby")
-
-    def _must(self, name: str, *arguments: str) -> None:
-        self._may_write()
-        result = self._run(name, *arguments)
-        if not result.ok:
-            raise _error(result)
-
-    def _run(self, name: str, *arguments: str) -> Result:
-        return self._runner.run(
-            self._tools.command(name, *arguments),
-            deadline_seconds=self._deadline_seconds,
-            kind="slurm-soft",
-            env=self._tools.environment(),
-        )
+            raise error_of(result)
 
 
 def parse_shown(text: str) -> Shown:
@@ -200,15 +172,3 @@ def _named(name: str) -> str:
     if not _RESERVATION.fullmatch(name):
         raise ValueError(f"no soft reservation of ours: {name!r}")
     return name
-
-
-def _node(name: str) -> str:
-    if not valid_name(name):
-        raise ValueError(f"no node name: {name!r}")
-    return name
-
-
-def _error(result: Result) -> SlurmUnavailable | SlurmRefused:
-    error = trouble(result)
-    kind = SlurmUnavailable if error.kind in _AWAY else SlurmRefused
-    return kind(str(error), error.kind)

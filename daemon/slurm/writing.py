@@ -6,15 +6,14 @@ counts as done, and how a reason that a person set in the window is put back sta
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from collectors.slurm.faults import HUNG, REFUSED, trouble_of_text
 from collectors.slurm.hostlist import valid_name
 from collectors.slurm.nodes import Nodes, NodeState
-from collectors.slurm.reader import AUTHENTICATION, HUNG, REFUSED, trouble_of_text
 from daemon.slurm.adapter import (
     Check,
     Outcome,
@@ -301,15 +300,13 @@ def _split(values: Mapping[str, str]) -> list[_Group]:
     ]
 
 
-_NOT_SENT = re.compile(r"connect failure|connection failure|Munge encode failed", re.IGNORECASE)
-
-
 def raise_if_not_written(said: str, who: str) -> None:
     """Raises where what was said to a change rules out that slurmctld made it.
 
-    "receive failure" and "timed out" do not: the request was sent.
+    "receive failure", "timed out" and a connection that broke do not: the request was sent. Nor
+    does an answer that cannot be authenticated: slurmctld had understood what it answers.
     """
     error = trouble_of_text(said, who)
-    if _NOT_SENT.search(said) or error.kind in (REFUSED, AUTHENTICATION):
+    if error.not_sent:
         kind = SlurmRefused if error.kind == REFUSED else SlurmUnavailable
-        raise kind(str(error), error.kind)
+        raise kind(str(error), error.kind, not_sent=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import socket
@@ -84,9 +85,23 @@ def test_a_slurm_conf_that_is_not_there(slurm: Cluster, tmp_path: Path) -> None:
     assert "/nowhere/slurm.conf does not exist" in printed
 
 
+def _exactly(end: socket.socket, size: int) -> bytes:
+    pieces = bytearray()
+    while len(pieces) < size:
+        piece = end.recv(min(65536, size - len(pieces)))
+        if not piece:
+            raise EOFError
+        pieces += piece
+    return bytes(pieces)
+
+
 @pytest.fixture
 def strange_controller() -> Iterator[Callable[[], int]]:
-    """Something at slurmctld's port that speaks another protocol."""
+    """Something at slurmctld's port that speaks another protocol.
+
+    It takes the whole request before it answers and hangs up: what is unread at the end would
+    break the client's connection, before or after it has read the answer, as chance will have it.
+    """
     listener = socket.create_server(("127.0.0.1", 0))
 
     def answer() -> None:
@@ -95,10 +110,10 @@ def strange_controller() -> Iterator[Callable[[], int]]:
                 end, _ = listener.accept()
             except OSError:
                 return
-            with end:
+            with end, contextlib.suppress(OSError, EOFError):
+                end.settimeout(30)
+                _exactly(end, int.from_bytes(_exactly(end, 4)))
                 end.sendall(b"HTTP/1.0 400 Bad Request\r\n\r\n")
-                end.settimeout(1)
-                end.recv(4096)
 
     thread = threading.Thread(target=answer, daemon=True)
     thread.start()

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from collectors.sample import Sample
-from collectors.slurm.reader import SlurmTrouble
+from collectors.slurm.faults import SlurmTrouble
 from collectors.slurm.source import Options
 from daemon.slurm.mining import Accounting, Past, mine
 from daemon.store.database import Database

@@ -13,7 +13,8 @@ import pytest
 import collectors.slurm.source
 from collectors.command import Runner
 from collectors.sample import Context, Cycle, Source, SourceUnavailable
-from collectors.slurm.reader import SlurmReader, SlurmTrouble, Tools
+from collectors.slurm.faults import SlurmTrouble
+from collectors.slurm.reader import SlurmReader, Tools
 from collectors.slurm.source import Options, SlurmSource, make
 from tests.collectors.contract import NOW_NS, SourceContract, check_samples
 from tests.testbed.slurm.cluster import Cluster, wait_for

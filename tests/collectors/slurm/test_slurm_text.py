@@ -11,8 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from collectors.command import Result, Runner
+from collectors.slurm.faults import SlurmTrouble
 from collectors.slurm.nodes import Nodes, parse_nodes
-from collectors.slurm.reader import UNCLEAR_READS, SlurmReader, SlurmTrouble, Tools
+from collectors.slurm.reader import UNCLEAR_READS, SlurmReader, Tools
 from collectors.slurm.text_nodes import clear
 from tests.testbed.slurm.cluster import Cluster, wait_for
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from collectors.command import Result, Runner
-from collectors.slurm.reader import SlurmReader, SlurmTrouble, Tools
+from collectors.slurm.faults import SlurmTrouble
+from collectors.slurm.reader import SlurmReader, Tools
 
 RECORD = {"name": "n1", "state": ["IDLE"], "partitions": ["batch"]}
 GROUP = {

@@ -190,7 +190,7 @@ def test_a_request_without_an_answer_is_never_made_twice() -> None:
 
 def test_what_was_certainly_not_sent_is_asked_again() -> None:
     world = World()
-    world.tools.fails = SlurmUnavailable("another head holds the lease", "standby")
+    world.tools.fails = SlurmUnavailable("another head holds the lease", "standby", not_sent=True)
     world.faulty("n1")
     world.cycle()
     world.tools.fails = None

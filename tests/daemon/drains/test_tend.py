@@ -73,7 +73,7 @@ def test_jobs_of_a_node_that_came_back_are_left_alone() -> None:
 
 def test_with_slurm_away_steps_wait_and_an_unknown_outcome_is_not_repeated() -> None:
     made, tools, tender = drained()
-    tools.error = SlurmUnavailable("away", "stopped")
+    tools.error = SlurmUnavailable("away", "stopped", not_sent=True)
     tender.tend({"7": ASKING}, made.clock.pass_seconds(5))
     tools.error = None
     tender.tend({"7": ASKING}, made.clock.pass_seconds(5))
@@ -83,6 +83,19 @@ def test_with_slurm_away_steps_wait_and_an_unknown_outcome_is_not_repeated() -> 
     tools.error = None
     tender.tend({"7": ASKING}, made.clock.pass_seconds(100))
     assert ("7", Step.REQUEUE) not in tools.done
+
+
+@pytest.mark.parametrize("kind", ["hung", "broken", "authentication", "version"])
+def test_a_step_whose_connection_broke_may_be_done_and_is_not_repeated(kind: str) -> None:
+    made, tools, tender = drained()
+    tools.error = SlurmUnavailable("Broken pipe", kind)
+    tender.tend({"7": ASKING}, made.clock.pass_seconds(5))
+    tools.error = None
+    tender.tend({"7": ASKING}, made.clock.pass_seconds(5))
+    assert ("7", Step.NOTIFY) not in tools.done
+    told = [entry.text for entry in made.ledger.audit(node="n3") if entry.verb == "job_notify"]
+    assert len(told) == 1
+    assert "not known whether it was done" in told[0]
 
 
 def test_a_new_tender_over_the_same_ledger_repeats_nothing() -> None:
