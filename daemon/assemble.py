@@ -24,6 +24,7 @@ async def open_ears(
 ) -> tuple[Address, Address | None]:
     """Opens gateway, page and operator's socket; the addresses of the first two."""
     gateway = Gateway(head.intake.accept, tokens, head.clock, config.gateway, marks=head.store)
+    gateway.admission.is_known_node = lambda name: name in head.nodes
     head.gateway = gateway
     eyes = HeadEyes(head)
     scrape = [*scrape_routes(head), *version_routes(head)]

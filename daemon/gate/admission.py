@@ -5,11 +5,16 @@ has a budget of them for each measurement; of names (:mod:`daemon.gate.names`) a
 have rows in a database beside, there are budgets too. Job ids, users and texts are not tags:
 they would make a new series for every job. What is refused is answered line by line, counted,
 and told by node (``cut``).
+
+The budget of all nodes together binds only those that hold more than their share: what a few
+senders use up is never another node's. A share is given to a node that has a token of its own or
+is known to Slurm; names that a relay invents have none.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from pydantic import Field
@@ -56,6 +61,9 @@ class AdmissionOptions(Section):
     # Each measurement is a folder of the store: a sender that invents names is cut.
     measurements_per_node_limit: int = Field(default=100, ge=1)
     series_limit: int = Field(default=2_000_000, ge=1)
+    # So many series of a node, of all measurements, have a place whatever others have used up:
+    # a node of 16 GPUs with all that hangs on it has some 150.
+    series_share: int = Field(default=256, ge=0)
     # Names beside tocsin's own: each costs every store for as long as it keeps anything.
     measurements_limit: int = Field(default=1_000, ge=1)
     columns_limit: int = Field(default=1_024, ge=1)
@@ -79,16 +87,20 @@ class Admission:
     """Judges samples one by one; remembers the series of the last one to two days.
 
     ``refused`` counts by measurement of our own schema, and all others as "".
+    ``is_known_node`` says of a name that came through a relay whether it is a node of Slurm's.
     """
 
     options: AdmissionOptions = field(default_factory=AdmissionOptions)
     refused: Counter[str] = field(default_factory=Counter)
+    is_known_node: Callable[[str], bool] = lambda name: False
 
     def __post_init__(self) -> None:
         # Known series and the node each belongs to: of this day, and of the day before.
         self._now: dict[tuple[str, Tags], str] = {}
         self._before: dict[tuple[str, Tags], str] = {}
         self._counts: Counter[tuple[str, str]] = Counter()
+        self._held: Counter[str] = Counter()  # node -> its series of all measurements
+        self._series = 0  # of all nodes
         self._names: dict[str, set[str]] = {}  # node -> the measurements it has series of
         self._events: Counter[str] = Counter()  # node -> events of this day
         self._columns = Names(
@@ -103,7 +115,7 @@ class Admission:
     @property
     def series(self) -> int:
         """How many series are known."""
-        return len(self._now.keys() | self._before.keys())
+        return self._series
 
     def judge(self, sample: Sample, node: str, now_ns: int) -> Refusal | None:
         """None when ``sample``, sent with the token of ``node``, may enter."""
@@ -115,7 +127,7 @@ class Admission:
         # Whose it is comes first: what is refused must not use up another node's budget.
         known = self._now.get((sample.measurement, sample.tags))
         refusal = self._not_its_own(sample, node, known)
-        if refusal is None and known is None and (problem := self._meet(sample)):
+        if refusal is None and known is None and (problem := self._meet(sample, node)):
             refusal = Refusal(problem)
         if refusal is None and (problem := self._time_fault(sample.time_ns, now_ns)):
             refusal = Refusal(problem)
@@ -195,16 +207,18 @@ class Admission:
         self.cut[node] = problem
         return problem
 
-    def _meet(self, sample: Sample) -> str:
+    def _meet(self, sample: Sample, sender: str) -> str:
         """Takes in a series not seen today; why not, or the empty string."""
         key = (sample.measurement, sample.tags)
         owner = sample.tag("node")
         if key not in self._before:
             if problem := self._shape_fault(sample):
                 return problem
-            if problem := self._budget_fault(sample, owner):
+            if problem := self._budget_fault(sample, owner, sender):
                 return self._over(owner, problem)
             self._counts[sample.measurement, owner] += 1
+            self._held[owner] += 1
+            self._series += 1
             self._names.setdefault(owner, set()).add(sample.measurement)
         self._now[key] = owner
         return ""
@@ -232,7 +246,7 @@ class Admission:
                 return f"{value[:60]!r} is no node name"
         return ""
 
-    def _budget_fault(self, sample: Sample, node: str) -> str:
+    def _budget_fault(self, sample: Sample, node: str, sender: str) -> str:
         measurement = sample.measurement
         if self._counts[measurement, node] >= self.options.series_per_node_limit:
             limit = self.options.series_per_node_limit
@@ -241,9 +255,15 @@ class Admission:
         if measurement not in names and len(names) >= self.options.measurements_per_node_limit:
             limit = self.options.measurements_per_node_limit
             return f"measurement budget: {node or 'no node'} has {limit} measurements already"
-        if len(self._now) + len(self._before) >= 2 * self.options.series_limit:
+        if self._series >= self.options.series_limit and not self._has_a_place(node, sender):
             return f"series budget: {self.options.series_limit} series are known already"
         return self._columns.meet(measurement, [name for name, _ in sample.tags], node)
+
+    def _has_a_place(self, node: str, sender: str) -> bool:
+        """Whether one series more is within what nobody else can take from ``node``."""
+        if self._held[node] >= self.options.series_share:
+            return False
+        return sender == node or (node != "" and self.is_known_node(node))
 
     def _turn(self, day: int) -> None:
         """A new day: series that were not seen for a whole day give their place back."""
@@ -255,6 +275,8 @@ class Admission:
         self._counts = Counter(
             (measurement, node) for (measurement, _), node in self._before.items()
         )
+        self._held = Counter(self._before.values())
+        self._series = len(self._before)
         self._names = {}
         for measurement, node in self._counts:
             self._names.setdefault(node, set()).add(measurement)

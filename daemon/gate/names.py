@@ -2,7 +2,9 @@
 
 A measurement is a folder of the store, and a tag's or field's name is a column of it. Names of
 our own schema are free. Of all others each node may bring in so many, and there may be so many
-in all; what is over is refused, so that a sender that invents names is cut.
+in all; what is over is refused, so that a sender that invents names is cut. Once there are so many,
+a node that has brought few may still bring one, up to twice as many in all: the nodes of a fleet
+mostly say the same names, so these few are soon all that honest nodes need.
 """
 
 from __future__ import annotations
@@ -14,6 +16,9 @@ from collections.abc import Collection, Iterable
 # again. A sender can say its names in any order, and each order is a set of its own.
 _REMEMBERED_NAMES_LIMIT = 200_000
 _NAME_CHARACTERS_LIMIT = 64
+# What a node may bring in where others have used up the common bound.
+_MEASUREMENTS_SHARE = 8
+_COLUMNS_SHARE = 32
 
 TAG_NAMES = frozenset({"node", "gpu", "uuid", "device", "port", "guid", "peer_node", "sensor"}) | {
     "kind", "code", "source", "component", "action", "address", "subnet",
@@ -29,14 +34,19 @@ class Names:
         measurements_limit: int,
         columns_limit: int,
         columns_per_node_limit: int,
+        measurements_share: int = _MEASUREMENTS_SHARE,
+        columns_share: int = _COLUMNS_SHARE,
     ) -> None:
         self._known = known  # (measurement, field) of our own schema
         self._own = frozenset(measurement for measurement, _ in known)
         self.measurements_limit = measurements_limit
         self.columns_limit = columns_limit
         self.columns_per_node_limit = columns_per_node_limit
+        self.measurements_share = measurements_share
+        self.columns_share = columns_share
         self._columns: dict[str, set[str]] = {}  # measurement -> names beside our own schema
         self._brought: Counter[tuple[str, str]] = Counter()  # (node, measurement) -> names
+        self._begun: Counter[str] = Counter()  # node -> measurements that it was the first to name
         self._layouts: set[tuple[str, tuple[str, ...]]] = set()
         self._remembered = 0  # names in them
 
@@ -71,7 +81,8 @@ class Names:
         columns = self._columns.get(measurement)
         if columns is None and measurement not in self._own:
             others = sum(1 for name in self._columns if name not in self._own)
-            if others >= self.measurements_limit:
+            few = self._begun[node] < self.measurements_share
+            if others >= self.measurements_limit * (2 if few else 1):
                 return f"measurement budget: there are {others} measurements already"
         fresh = {
             name
@@ -86,12 +97,15 @@ class Names:
             if not name.isprintable():
                 return f"name {name!r} holds unprintable characters"
         have = 0 if columns is None else len(columns)
-        if have + len(fresh) > self.columns_limit:
-            return f"column budget: {measurement} has {have} tags and fields already"
         brought = self._brought[node, measurement]
+        few = brought + len(fresh) <= self.columns_share
+        if fresh and have + len(fresh) > self.columns_limit * (2 if few else 1):
+            return f"column budget: {measurement} has {have} tags and fields already"
         if brought + len(fresh) > self.columns_per_node_limit:
             return f"column budget: {node or 'no node'} named {brought} of {measurement} already"
         if fresh or columns is None:
+            if columns is None and measurement not in self._own:
+                self._begun[node] += 1
             self._columns.setdefault(measurement, set()).update(fresh)
             self._brought[node, measurement] += len(fresh)
         return ""

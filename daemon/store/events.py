@@ -6,7 +6,7 @@ Every ``event`` sample lands here once, however often it is replayed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from collectors.sample import Sample
@@ -144,32 +144,52 @@ class EventTable:
         return self.database.execute("DELETE FROM events WHERE time_ns < ?", (before_ns,))
 
     def bound(self, per_node_limit: int, limit: int) -> int:
-        """Removes the oldest events of each node over its limit, then of all; how many.
+        """Removes the oldest events of each node that has too many; how many.
 
-        The nodes come first, so that one that says too much pushes out nobody else's.
+        Too many are more than ``per_node_limit``, and where all have more than ``limit`` together,
+        what the nodes that say most have over the others: so that a few that say too much never
+        push out anybody else's.
         """
+        held = {
+            row["node"]: int(row["held"])
+            for row in self.database.query(
+                "SELECT node, count(*) AS held FROM events GROUP BY node"
+            )
+        }
+        most = min(per_node_limit, fair_level(held.values(), limit))
         removed = 0
-        for row in self.database.query(
-            "SELECT node, count(*) AS held FROM events GROUP BY node HAVING held > ?",
-            (per_node_limit,),
-        ):
-            removed += self._remove_oldest(row["held"] - per_node_limit, "node = ?", row["node"])
-        (total,) = self.database.query("SELECT count(*) AS held FROM events")
-        removed += self._remove_oldest(total["held"] - limit, "1")
+        for node, count in held.items():
+            if count > most:
+                removed += self._remove_oldest(count - most, node)
         if removed:
             log.warning("the %d oldest events were removed: there are too many", removed)
         return removed
 
-    def _remove_oldest(self, count: int, where: str, *values: str) -> int:
+    def _remove_oldest(self, count: int, node: str) -> int:
         removed = 0
         while removed < count:
             # A piece at a time: whoever writes a decision must not wait for all of it.
             removed += self.database.execute(
-                f"DELETE FROM events WHERE id IN (SELECT id FROM events WHERE {where}"  # noqa: S608
+                "DELETE FROM events WHERE id IN (SELECT id FROM events WHERE node = ?"
                 " ORDER BY time_ns, id LIMIT ?)",
-                (*values, min(count - removed, _PIECE_ROWS)),
+                (node, min(count - removed, _PIECE_ROWS)),
             )
         return removed
+
+
+def fair_level(counts: Collection[int], limit: int) -> int:
+    """How much each may keep, so that all keep at most ``limit`` and nobody loses without need.
+
+    >>> fair_level([1, 2, 100, 100], 53), fair_level([1, 2], 10), fair_level([5, 5], 1)
+    (25, 10, 0)
+    """
+    left, others = limit, len(counts)
+    for count in sorted(counts):
+        if count * others > left:
+            return left // others
+        left -= count
+        others -= 1
+    return limit
 
 
 def _plain(text: str) -> str:

@@ -114,3 +114,74 @@ def test_a_body_that_is_judged_over_midnight_gives_nobody_a_new_budget() -> None
         assert made.judge(host("a"), "n1", before_ns) is None
         assert made.judge(one_event(turn), "n1", after_ns) is not None
         assert made.judge(host("c"), "n1", after_ns) is not None
+
+
+def of(measurement: str, node: str, count: int, now_ns: int = NOW_NS) -> list[Sample]:
+    """``count`` series of a node."""
+    return [
+        sample(measurement, now_ns, {"a": 1.0}, node=node, part=str(number))
+        for number in range(count)
+    ]
+
+
+def refused(admission: Admission, samples: list[Sample], sender: str, now_ns: int = NOW_NS) -> int:
+    return sum(1 for one in samples if admission.judge(one, sender, now_ns) is not None)
+
+
+def explode(admission: Admission, now_ns: int = NOW_NS) -> None:
+    """40 nodes that send more than one node may: 40 series of 3 measurements each."""
+    for number in range(40):
+        for measurement in range(3):
+            refused(
+                admission,
+                of(f"m{measurement}", f"bad{number}", 50, now_ns),
+                f"bad{number}",
+                now_ns,
+            )
+
+
+def narrow() -> Admission:
+    options = AdmissionOptions(series_limit=1_000, series_per_node_limit=40, series_share=20)
+    return Admission(options, is_known_node=lambda name: name.startswith("slurm"))
+
+
+def test_forty_nodes_that_explode_take_no_place_of_honest_nodes() -> None:
+    admission = narrow()
+    early = [f"early{number}" for number in range(20)]
+    assert sum(refused(admission, of("gpu", node, 15), node) for node in early) == 0
+    explode(admission)
+    assert admission.series <= 1_000 + 40 * 20
+    # Who was known stays so, and newcomers have a place as well: today, tomorrow and after.
+    late = [f"late{number}" for number in range(20)]
+    for day in range(4):
+        now_ns = NOW_NS + day * DAY_NS
+        honest = early + late[: 5 * (day + 1)]
+        if day == 2:
+            honest = late  # those that were away for longer than a day come back
+        explode(admission, now_ns)
+        assert (
+            sum(refused(admission, of("gpu", node, 15, now_ns), node, now_ns) for node in honest)
+            == 0
+        )
+        assert set(admission.cut) == {f"bad{number}" for number in range(40)}
+        assert admission.series <= 1_000 + 80 * 20
+    # More than its share has none of them while others have used up the rest.
+    assert refused(admission, of("gpu", "late0", 25, now_ns), "late0", now_ns) == 5
+
+
+def test_through_a_relay_only_nodes_of_slurms_have_a_share() -> None:
+    admission = narrow()
+    explode(admission)
+    before = admission.series
+    assert refused(admission, of("gpu", "slurm7", 15), "*") == 0
+    assert refused(admission, of("gpu", "invented", 15), "*") == 15
+    assert refused(admission, [sample("gpu", NOW_NS, {"a": 1.0}, part="0")], "*") == 1
+    assert admission.series == before + 15
+
+
+def test_a_series_counts_once_on_the_first_day_and_on_the_next() -> None:
+    admission = narrow()
+    for day in range(3):
+        now_ns = NOW_NS + day * DAY_NS
+        assert refused(admission, of("gpu", "n1", 30, now_ns), "n1", now_ns) == 0
+        assert admission.series == 30

@@ -6,8 +6,10 @@ from daemon.schema import fields
 OWN = tuple(name for measurement, name in fields() if measurement == "gpu")
 
 
-def names(measurements: int = 3, columns: int = 6, per_node: int = 4) -> Names:
-    return Names(fields(), measurements, columns, per_node)
+def names(
+    measurements: int = 3, columns: int = 6, per_node: int = 4, share: tuple[int, int] = (0, 0)
+) -> Names:
+    return Names(fields(), measurements, columns, per_node, *share)
 
 
 def test_our_own_schema_is_free_whatever_others_have_used_up() -> None:
@@ -52,3 +54,24 @@ def test_tags_are_columns_as_well() -> None:
     budget = names()
     assert budget.meet("cpu", ["node", "gpu", "t1", "t2", "t3", "t4"], "n1") == ""
     assert budget.meet("cpu", ["t5"], "n1") != ""
+
+
+def test_what_few_nodes_use_up_leaves_the_others_their_few_names() -> None:
+    budget = names(measurements=20, columns=40, per_node=10, share=(2, 3))
+    for number in range(100):
+        budget.fault(f"m{number}", ("a",), f"bad{number % 3}")
+        budget.fault("cpu", (f"c{number}",), f"bad{number % 5}")
+    assert "measurement budget" in budget.fault("more", ("a",), "bad0")
+    assert budget.fault("cpu", ("more",), "bad0") != ""
+    # An honest fleet: all say the same names, and each of the first few brings in some.
+    wanted = [("cpu", (f"h{n}",)) for n in range(9)] + [(f"honest{n}", ("a",)) for n in range(6)]
+    for node in ("n1", "n2", "n3"):
+        for measurement, columns in wanted:
+            budget.fault(measurement, columns, node)
+    assert [budget.fault(*one, "n4") for one in wanted] == [""] * len(wanted)
+    # Nor is there more than twice as much for names that many senders invent.
+    for number in range(1000):
+        budget.fault(f"x{number}", ("a",), f"n{number}")
+        budget.fault("cpu", (f"x{number}",), f"n{number}")
+    assert "there are 40 measurements already" in budget.fault("y", ("a",), "new")
+    assert "cpu has 80" in budget.fault("cpu", ("y",), "new")
