@@ -34,6 +34,7 @@ from daemon.decision_log import DecisionLog
 from daemon.drains.drains import Drains, Returned
 from daemon.drains.identity import Identities, seen_in
 from daemon.drains.ledger import Ledger
+from daemon.drains.setback import nothing_later
 from daemon.drains.tend import DoesJobSteps, Tender
 from daemon.gate.gateway import Gateway
 from daemon.intake import Intake
@@ -129,6 +130,7 @@ class Head:
         self.group = GroupCommit(self.store)
         self.watch = new_watch(config)
         self.ledger = Ledger(self.store.database)
+        nothing_later(self.ledger, clock.now_ns())
         self.learning = Learning(config, self.ledger, self.store.directory)
         self.watch.use(self.learning.models)
         self.stages = Stages()

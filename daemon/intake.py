@@ -30,6 +30,8 @@ Arguments = TypeVarTuple("Arguments")
 WATCH_BACKLOG = 256
 # One line in so long about readings that cannot be taken: a node must not fill the journal.
 _COMPLAIN_SECONDS = 60.0
+# Writes that arrive together are shown in any order; what lies further back is a clock set back.
+_STEP_NS = 1_000_000_000
 
 
 class Intake:
@@ -52,6 +54,7 @@ class Intake:
         self._backlog = asyncio.Semaphore(WATCH_BACKLOG)
         self.unusable = 0  # readings that are stored and could not be judged
         self._complained_seconds = float("-inf")
+        self._arrival_ns = 0
 
     async def accept(
         self,
@@ -102,6 +105,9 @@ class Intake:
         work.add_done_callback(self._shown)
 
     def _ingest(self, samples: Sequence[Sample], arrival_ns: int) -> None:
+        if arrival_ns < self._arrival_ns - _STEP_NS:
+            self._watch.nothing_later(arrival_ns)
+        self._arrival_ns = arrival_ns
         self._tell(lambda some: self._watch.ingest(some, arrival_ns), samples)
         self._tell(lambda some: self.latest.observe(some, arrival_ns), samples)
         self._tell(self.fleet.observe, samples)

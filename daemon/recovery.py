@@ -125,6 +125,8 @@ def restore(
         count += len(samples)
     for at_ns, node in reversed(spent):
         watch.clear(node, at_ns)
+    # A checkpoint may have been written while the clock ran ahead.
+    watch.nothing_later(now_ns)
     if unusable:
         log.error("history_not_usable", samples=len(unusable), first=unusable[0])
     return Restored(saved_ns is not None, since_ns, count)

@@ -22,8 +22,12 @@ class Returns:
         self._told_ns = dict(told_ns)
 
     def tell(self, returned_ns: Mapping[str, int]) -> None:
-        """Tells what is newer than what was told."""
+        """Tells what is newer than what was told.
+
+        A return that the ledger now has earlier is no new one: the clock was set back since.
+        """
         for node, at_ns in returned_ns.items():
-            if at_ns > self._told_ns.get(node, 0):
-                self._told_ns[node] = at_ns
+            told_ns = self._told_ns.get(node, 0)
+            self._told_ns[node] = at_ns
+            if at_ns > told_ns:
                 self._watch.clear(node, at_ns)

@@ -105,6 +105,14 @@ class Rules:
             else:
                 one.spent = True
 
+    def nothing_later(self, now_ns: int) -> None:
+        """No return was later than ``now_ns``: where the head's clock ran ahead when a node came
+        back, all its faults until then would count as known.
+        """
+        for node in self._nodes.values():
+            node.spent_ns = min(node.spent_ns, now_ns - min(node.skew_ns, 0))
+        self.chassis.nothing_later(now_ns)
+
     # ---- out --------------------------------------------------------------------------------
 
     def facts(self, now_ns: int, expected_gpus: Mapping[str, int]) -> list[Fact]:

@@ -145,6 +145,11 @@ class ChassisRules:
         chassis = self._nodes.setdefault(node, Chassis())
         chassis.spent_ns = max(chassis.spent_ns, at_ns)
 
+    def nothing_later(self, now_ns: int) -> None:
+        """No return was later than ``now_ns``, the head's clock that was set back."""
+        for chassis in self._nodes.values():
+            chassis.spent_ns = min(chassis.spent_ns, now_ns)
+
     def facts(self, now_ns: int) -> Iterator[Fact]:
         """Every fact that holds at ``now_ns``, by node."""
         for name in sorted(self._sick):

@@ -102,6 +102,7 @@ class Watch:
         ``expected_gpus`` is what Slurm's configuration says of each node that it knows;
         ``groups`` gives the racks and power feeds of each node.
         """
+        self.nothing_later(now_ns)
         self.silence.expect(expected_gpus, now_ns)
         risks, hot = self._score(now_ns)
         return Judgement(
@@ -131,6 +132,10 @@ class Watch:
         self.rules.clear(node, at_ns)
         self.heat.clear(node)
         self.forget_scores()
+
+    def nothing_later(self, now_ns: int) -> None:
+        """The head's clock was set back: no return was later than ``now_ns``."""
+        self.rules.nothing_later(now_ns)
 
     def forget_scores(self) -> None:
         """Has the next judgement score, however new the last scores are."""

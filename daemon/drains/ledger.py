@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import Any
 
-from daemon.drains.ledger_schema import SCHEMA
+from daemon.drains.ledger_schema import LAST_SAID, SCHEMA
 from daemon.policy.cases import CASE_KEEP_NS, ENDED, Case, LedgerView, State, called
 from daemon.policy.decisions import Action, Decision, Guard, Mode
 from daemon.store.database import Database
@@ -127,10 +127,8 @@ class Ledger:
 
     def last_said_ns(self, node: str, verb: str) -> int:
         """When ``verb`` was last said of ``node``, UTC ns; 0 for never."""
-        rows = self.database.query(
-            "SELECT MAX(time_ns) AS at_ns FROM audit WHERE node = ? AND verb = ?", (node, verb)
-        )
-        return int(rows[0]["at_ns"] or 0)
+        rows = self.database.query(LAST_SAID, (node, verb))
+        return int(rows[0]["at_ns"]) if rows else 0
 
     def last_said(self, node: str, verb: str) -> str:
         """The text of the newest ``verb`` of ``node``, or empty."""

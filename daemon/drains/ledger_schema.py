@@ -33,6 +33,8 @@ CREATE TABLE IF NOT EXISTS audit (
 );
 CREATE INDEX IF NOT EXISTS audit_node ON audit (node, seq);
 CREATE INDEX IF NOT EXISTS audit_subject ON audit (subject, seq);
+-- A line ``clock_back`` says that all before it was written before its time.
+CREATE INDEX IF NOT EXISTS audit_clock ON audit (seq) WHERE verb = 'clock_back';
 -- Nodes that somebody else has drained, as last seen, and every return into service.
 CREATE TABLE IF NOT EXISTS others (
     node TEXT PRIMARY KEY, since_ns INTEGER NOT NULL, reason TEXT NOT NULL, user TEXT NOT NULL
@@ -61,4 +63,11 @@ CREATE TRIGGER IF NOT EXISTS audit_kept BEFORE UPDATE ON audit
     BEGIN SELECT RAISE(ABORT, 'the audit is append-only'); END;
 CREATE TRIGGER IF NOT EXISTS audit_stays BEFORE DELETE ON audit
     BEGIN SELECT RAISE(ABORT, 'the audit is append-only'); END;
+"""
+
+# When something was last said of a node, by the head's clock as it was set right since.
+LAST_SAID = """
+SELECT MIN(said.time_ns, COALESCE((SELECT MIN(back.time_ns) FROM audit AS back
+    WHERE back.verb = 'clock_back' AND back.seq > said.seq), said.time_ns)) AS at_ns
+FROM audit AS said WHERE said.node = ? AND said.verb = ? ORDER BY said.seq DESC LIMIT 1
 """

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from collectors.slurm.nodes import NodeState
 from daemon.drains.hand import SELF, Hand, is_ours
 from daemon.drains.ledger import SECOND_NS, Ledger
+from daemon.drains.setback import nothing_later
 from daemon.policy.cases import Case, State
 from daemon.policy.decisions import Mode
 from daemon.policy.limits import Limits
@@ -49,6 +50,7 @@ class Reconciler:
         write; nothing is concluded from a reading that fails.
         """
         run = self._stages.run
+        run("a clock that was set back", nothing_later, self._ledger, now_ns)
         self._start_ns = None
         returned = run("others' drains", self._watch_others, nodes, now_ns) or []
         agreed: list[Case] = []
