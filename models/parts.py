@@ -91,7 +91,7 @@ class Part:
         """The part's readings."""
         if self.nodes is None:
             return self.telemetry
-        return Telemetry(self.telemetry.directory, self.telemetry.without, self.nodes)
+        return self.telemetry.of_nodes(self.nodes)
 
 
 def parts_of(telemetry: Telemetry) -> list[Part]:

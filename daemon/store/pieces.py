@@ -7,33 +7,25 @@ with a ValueError that names the file.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from daemon.store.tables import TAG, tags_of, with_tags
-from models.telemetry.reader import utc
-from models.telemetry.unpack import TooLargeError, open_bytes
+from models.telemetry.csvfile import blocks, check_columns, columns_of, number_if_any
+from models.telemetry.pages import look_at
+from models.telemetry.times import utc
+from models.telemetry.unpack import TooLargeError
 
 DEFAULT_LIMIT_BYTES = 256 * 1024**3
-# A page or a group of rows of this size is no export of anybody's.
-_GROUP_LIMIT_BYTES = 4 * 1024**3
 _BATCH_ROWS = 64 * 1024
-_CSV_BLOCK_BYTES = 8 * 1024 * 1024
-_HEADER_LIMIT_BYTES = 1024 * 1024
-_COLUMNS_LIMIT = 4096
 # No field of InfluxDB is longer, and no reading of ours.
 _TEXT_LIMIT_BYTES = 64 * 1024
 _TEXTS_LIMIT_BYTES = 512 * 1024**2
-_TRUE = pa.array(["true", "True", "TRUE"])
-_FALSE = pa.array(["false", "False", "FALSE"])
 
 
 def parquet_tags(path: Path) -> list[str] | None:
@@ -55,12 +47,10 @@ def parquet_pieces(path: Path, tags: Sequence[str], limit_bytes: int) -> Iterato
     """The rows of a Parquet file. Raises ValueError."""
     try:
         with pq.ParquetFile(path) as first:
-            schema, metadata = first.schema_arrow, first.metadata
-        _check_columns(path, schema.names)
-        groups = [metadata.row_group(n).total_byte_size for n in range(metadata.num_row_groups)]
-        if max(groups, default=0) > _GROUP_LIMIT_BYTES:
-            raise TooLargeError(f"{path}: a group of rows is over {_GROUP_LIMIT_BYTES} bytes")
-        size = max(sum(groups), 8 * metadata.num_rows * len(schema.names))
+            schema = first.schema_arrow
+        check_columns(path, schema.names)
+        found = look_at(path)
+        size = max(found.pages_bytes, found.table_bytes)
         if size > limit_bytes:
             raise TooLargeError(f"{path}: is {size} bytes unpacked, over {limit_bytes}")
         # As dictionaries, a text that stands in a million rows is in memory once.
@@ -83,66 +73,16 @@ def csv_pieces(
 
     Raises ValueError.
     """
-    names = csv_columns(path)
-    convert = pacsv.ConvertOptions(
-        column_types=dict.fromkeys(names, pa.string()),
-        strings_can_be_null=True,
-        quoted_strings_can_be_null=False,
-    )
+    names = columns_of(path)
     keep_text = {*tags, *texts}
     try:
-        with open_bytes(path, limit_bytes) as file:
-            reader = pacsv.open_csv(
-                file,
-                pacsv.ReadOptions(block_size=_CSV_BLOCK_BYTES, use_threads=False),
-                pacsv.ParseOptions(newlines_in_values=True),
-                convert,
-            )
-            for batch in reader:
-                table = pa.table(batch)
-                for place, name in enumerate(names):
-                    if name != "time" and name not in keep_text:
-                        table = table.set_column(place, name, _number_if_any(table.column(name)))
-                yield to_table(path, table, tags)
-    except (pa.ArrowException, OSError) as error:
+        for table in blocks(path, names, limit_bytes, quoted_strings_can_be_null=False):
+            for place, name in enumerate(names):
+                if name != "time" and name not in keep_text:
+                    table = table.set_column(place, name, number_if_any(table.column(name)))
+            yield to_table(path, table, tags)
+    except pa.ArrowException as error:
         raise _unreadable(path, error) from error
-
-
-def csv_columns(path: Path) -> list[str]:
-    """The names in the first line of a CSV. Raises ValueError."""
-    with open_bytes(path) as file:
-        raw = file.read(_HEADER_LIMIT_BYTES)
-    text = raw.decode("utf-8-sig", "replace")
-    try:
-        names = next(csv.reader(io.StringIO(text)), [])
-    except csv.Error as error:
-        raise ValueError(f"{path}: its first line is no list of columns: {error}") from error
-    _check_columns(path, names)
-    return names
-
-
-def _check_columns(path: Path, names: Sequence[str]) -> None:
-    if "time" not in names:
-        raise ValueError(f"{path} has no column time")
-    if len(names) > _COLUMNS_LIMIT:
-        raise ValueError(f"{path} has {len(names)} columns; a table has {_COLUMNS_LIMIT} at most")
-    if len(set(names)) != len(names):
-        twice = next(name for name in names if list(names).count(name) > 1)
-        raise ValueError(f"{path} has the column {twice[:60]!r} twice")
-
-
-def _number_if_any(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Texts as numbers, ``true`` as 1; as they are where one of them is none."""
-    filled = pc.if_else(pc.equal(column, ""), None, column)
-    try:
-        return filled.cast(pa.float64())
-    except pa.ArrowInvalid:
-        pass
-    is_true = pc.is_in(filled, value_set=_TRUE)
-    known = pc.or_(is_true, pc.is_in(filled, value_set=_FALSE))
-    if pc.all(pc.or_(known, pc.is_null(filled))).as_py():
-        return pc.if_else(pc.is_null(filled), None, is_true.cast(pa.float64()))
-    return column
 
 
 def to_table(path: Path, table: pa.Table, tags: Sequence[str]) -> pa.Table:
@@ -150,10 +90,6 @@ def to_table(path: Path, table: pa.Table, tags: Sequence[str]) -> pa.Table:
     time = table.column("time")
     if time.null_count:
         raise ValueError(f"{path}: {time.null_count} of its rows have no time")
-    if pa.types.is_dictionary(time.type):
-        time = time.cast(time.type.value_type)
-    if pa.types.is_string(time.type) and pc.all(pc.utf8_is_digit(time)).as_py():
-        time = time.cast(pa.int64())
     columns: dict[str, pa.ChunkedArray] = {"time": utc(time)}
     own = [name for name in tags if name in table.column_names and name != "time"]
     for name in own:

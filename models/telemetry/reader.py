@@ -1,28 +1,27 @@
 """Reads a telemetry directory in order of time, window by window, whatever its size.
 
 A measurement is a Parquet file or folder (``gpu.parquet``, ``gpu/*.parquet``) or a CSV
-(``gpu.csv``, also .gz, .bz2 and .xz). Parquet is read by time range; CSV is read once.
+(``gpu.csv``, also .gz, .bz2 and .xz). They are read by time range, never as a whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv as pacsv
 import pyarrow.dataset as ds
 from numpy.typing import NDArray
 
 from collectors.sample import Tags
 from models.telemetry.chunk import TAG_COLUMNS, Chunk
-from models.telemetry.unpack import open_bytes
+from models.telemetry.opened import CSV_LIMIT_BYTES, Scratch, Table, open_table, physical_bytes
+from models.telemetry.times import TIME
 
 DAY_NS = 86_400_000_000_000
-_TIME = pa.timestamp("ns", tz="UTC")
 
 
 class Telemetry:
@@ -32,15 +31,18 @@ class Telemetry:
     so that the windows of all parts of a fleet begin and end alike.
     """
 
-    # So much time is read at once.
+    # So much time is read at once, and may not need more than this.
     read_ns = DAY_NS
+    memory_bytes = physical_bytes()
 
     def __init__(
         self,
         directory: Path,
         without: Sequence[str] = (),
         nodes: Collection[str] | None = None,
+        csv_limit_bytes: int = CSV_LIMIT_BYTES,
     ) -> None:
+        """Raises FileNotFoundError, and ValueError for a file that cannot be read or is a bomb."""
         if not directory.is_dir():
             raise FileNotFoundError(f"{directory} is not a folder")
         self.directory = directory
@@ -52,9 +54,14 @@ class Telemetry:
             name, _, field = one.partition(":")
             if field:
                 self._without.setdefault(name, []).append(field)
-        self._sources: dict[str, ds.Dataset | pa.Table] = {}
+        self._scratch = Scratch()
+        self._sources: dict[str, Table] = {}
         for name in TAG_COLUMNS:
-            source = None if name in left_out else _open(directory, name)
+            source = (
+                None
+                if name in left_out
+                else open_table(directory, name, self._scratch, csv_limit_bytes)
+            )
             if source is not None:
                 self._sources[name] = source
         if not self._sources:
@@ -66,6 +73,13 @@ class Telemetry:
         """It is opened anew where it is sent to: readings do not travel."""
         return Telemetry, (self.directory, self.without, self.nodes)
 
+    def of_nodes(self, nodes: Collection[str]) -> Self:
+        """The same readings, of some nodes only."""
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__)  # a copy would open everything again
+        made.nodes = frozenset(nodes)
+        return made
+
     @property
     def measurements(self) -> tuple[str, ...]:
         """What there is, in the design's order."""
@@ -75,11 +89,11 @@ class Telemetry:
         """Time of the first and the last reading, of whatever node."""
         lows, highs = [], []
         for source in self._sources.values():
-            column = _times(source)
-            if len(column):
-                low_high = pc.min_max(column)
-                lows.append(low_high["min"].value)
-                highs.append(low_high["max"].value)
+            for batch in source.dataset.to_batches(columns=["time"]):
+                low_high = pc.min_max(batch.column(0))
+                if low_high["min"].is_valid:
+                    lows.append(low_high["min"].value)
+                    highs.append(low_high["max"].value)
         if not lows:
             raise ValueError(f"{self.directory} holds no readings")
         return min(lows), max(highs)
@@ -88,13 +102,10 @@ class Telemetry:
         """Every node that any table names."""
         found: set[str] = set()
         for source in self._sources.values():
-            if "node" in source.schema.names:
-                column = (
-                    source.to_table(columns=["node"]).column("node")
-                    if isinstance(source, ds.Dataset)
-                    else source.column("node")
-                )
-                found.update(one for one in pc.unique(column.cast(pa.string())).to_pylist() if one)
+            if "node" in source.dataset.schema.names:
+                for batch in source.dataset.to_batches(columns=["node"]):
+                    names = pc.unique(batch.column(0)).cast(pa.string())
+                    found.update(one for one in names.to_pylist() if one)
         return sorted(found if self.nodes is None else found & self.nodes)
 
     def windows(
@@ -122,67 +133,28 @@ class Telemetry:
 
     def chunk(self, measurement: str, begin_ns: int, end_ns: int) -> Chunk:
         """All readings of a measurement with begin <= time < end, sorted by time."""
-        source = self._sources[measurement]
-        low, high = pa.scalar(begin_ns, _TIME), pa.scalar(end_ns, _TIME)
+        source = self._sources[measurement].dataset
+        low, high = pa.scalar(begin_ns, TIME), pa.scalar(end_ns, TIME)
         time = ds.field("time")
         within = (time >= low) & (time < high)
         if self.nodes is not None and "node" in source.schema.names:
             within &= ds.field("node").cast(pa.string()).isin(sorted(self.nodes))
-        if isinstance(source, pa.Table):
-            table = source.filter(within)
-        else:
-            table = source.to_table(filter=within)
-        chunk = to_chunk(measurement, table)
+        self._check_room(measurement, within)
+        chunk = to_chunk(measurement, source.to_table(filter=within))
         return chunk.without(self._without.get(measurement, []))
 
-
-def _open(directory: Path, name: str) -> ds.Dataset | pa.Table | None:
-    for path in (directory / f"{name}.parquet", directory / name):
-        if path.exists():
-            dataset = ds.dataset(path, format="parquet")
-            if "time" not in dataset.schema.names:
-                raise ValueError(f"{path} has no column time")
-            kind = dataset.schema.field("time").type
-            return dataset if kind == _TIME else _with_time(dataset.to_table(), path)
-    for suffix in (".csv", ".csv.gz", ".csv.bz2", ".csv.xz"):
-        path = directory / f"{name}{suffix}"
-        if path.exists():
-            return _read_csv(name, path)
-    return None
-
-
-def _read_csv(name: str, path: Path) -> pa.Table:
-    texts = {tag: pa.string() for tag in (*TAG_COLUMNS[name], "time")}
-    options = pacsv.ConvertOptions(column_types=texts, strings_can_be_null=True)
-    with open_bytes(path) as file:
-        return _with_time(pacsv.read_csv(file, convert_options=options), path)
-
-
-def _with_time(table: pa.Table, path: Path) -> pa.Table:
-    """``table`` with its time as UTC nanoseconds and sorted by it."""
-    if "time" not in table.column_names:
-        raise ValueError(f"{path} has no column time")
-    index = table.column_names.index("time")
-    return table.set_column(index, "time", utc(table.column("time"))).sort_by("time")
-
-
-def utc(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Times as UTC nanoseconds: ISO text, numbers of nanoseconds, or times (UTC without a zone)."""
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        naive = pc.replace_substring_regex(column, r"(Z|\+00:00)$", "")
-        naive = pc.replace_substring(naive, "T", " ")
-        column = naive.cast(pa.timestamp("ns"))
-    if pa.types.is_timestamp(column.type) and column.type.tz is None:
-        column = pc.assume_timezone(column, "UTC")
-    if pa.types.is_integer(column.type):
-        column = column.cast(pa.int64())
-    return column.cast(_TIME)
-
-
-def _times(source: ds.Dataset | pa.Table) -> pa.ChunkedArray:
-    if isinstance(source, pa.Table):
-        return source.column("time")
-    return source.to_table(columns=["time"]).column("time")
+    def _check_room(self, measurement: str, within: ds.Expression) -> None:
+        """Raises ValueError where what is to be read at once does not fit into the memory."""
+        source = self._sources[measurement]
+        if source.table_bytes <= self.memory_bytes:
+            return
+        rows = source.dataset.count_rows(filter=within)
+        size = 8 * rows * len(source.dataset.schema.names)
+        if size > self.memory_bytes:
+            raise ValueError(
+                f"{source.path}: a day of it is {rows} rows, {size} bytes in memory, and this"
+                f" machine has {self.memory_bytes}; give it less of the fleet at once"
+            )
 
 
 def to_chunk(measurement: str, table: pa.Table) -> Chunk:
@@ -196,6 +168,9 @@ def to_chunk(measurement: str, table: pa.Table) -> Chunk:
             continue
         column = table.column(name)
         if pa.types.is_dictionary(column.type):
+            if pa.types.is_string(column.type.value_type):
+                texts[name] = _texts(column)
+                continue
             column = column.cast(column.type.value_type)
         if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
             texts[name] = [text or "" for text in column.to_pylist()]
@@ -207,6 +182,16 @@ def to_chunk(measurement: str, table: pa.Table) -> Chunk:
         fields = {name: values[order] for name, values in fields.items()}
         texts = {name: [column[i] for i in order.tolist()] for name, column in texts.items()}
     return Chunk(measurement, tags, which, times, fields, texts)
+
+
+def _texts(column: pa.ChunkedArray) -> list[str]:
+    """Texts kept as a dictionary, each of them in memory once."""
+    found: list[str] = []
+    for chunk in column.chunks:
+        words = [word or "" for word in chunk.dictionary.to_pylist()] + [""]
+        indices = chunk.indices.fill_null(len(words) - 1).to_pylist()
+        found += [words[index] for index in indices]
+    return found
 
 
 def _tags(measurement: str, table: pa.Table) -> tuple[list[Tags], NDArray[np.int64]]:

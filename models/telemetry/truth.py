@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
 from models.simulate.faults import Truth
+from models.telemetry.unpack import open_bytes
+
+# Ten thousand nodes that fail weekly for years are a hundredth of it.
+_LIMIT_BYTES = 256 * 1024**2
 
 COLUMNS = (
     "node",
@@ -68,7 +73,7 @@ def write_truth(path: Path, truths: Iterable[Truth]) -> None:
 def read_truth(path: Path) -> list[Truth]:
     """Reads truth.csv. Raises ValueError naming the line that cannot be read."""
     found = []
-    with path.open(newline="") as file:
+    with io.TextIOWrapper(open_bytes(path, _LIMIT_BYTES), "utf-8", newline="") as file:
         for number, row in enumerate(csv.DictReader(file), start=2):
             try:
                 found.append(
