@@ -164,6 +164,26 @@ def with_jobs(nodes: Nodes, jobs: Mapping[str, tuple[str, ...]]) -> Nodes:
     }
 
 
+# With any of these a reason still says something about the node.
+_REASONED = frozenset(
+    {"DRAIN", "FAIL", "INVALID_REG", "REBOOT_REQUESTED", "REBOOT_ISSUED", "REBOOT_CANCEL",
+     "POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_DOWN"}
+)  # fmt: skip
+
+
+def without_leftover(node: NodeState) -> NodeState:
+    """``node`` without a reason that is only left over: nothing holds it any more.
+
+    Slurm 23.11 to 25.11 without accounting keeps the reason of a node that was resumed or
+    undrained until its next job starts; every other Slurm clears it at once
+    (``clusteracct_storage_g_node_up`` in src/interfaces/accounting_storage.c). Taken for a word,
+    it would keep tocsin from draining a node that came back and broke again.
+    """
+    if not node.reason or node.base not in ("idle", "mixed", "allocated") or node.flags & _REASONED:
+        return node
+    return replace(node, reason="", reason_user="", reason_time_ns=0)
+
+
 def gpu_count(gres: str) -> int:
     """GPUs in a gres string: ``gpu:h200:8(S:0-1)``, ``gpu:2,shard:4``, ``gpu:a:1(IDX:0),gpu:b:2``.
 

@@ -95,8 +95,11 @@ class CliAdapter:
 
     def describe(self) -> list[str]:
         """What is used, and whether an overwritten reason would be noticed."""
+        # Newer ones tell not even their version where they find no slurm.conf.
         version = self._runner.run(
-            self._tools.command("scontrol", "--version"), deadline_seconds=5.0
+            self._tools.command("scontrol", "--version"),
+            deadline_seconds=5.0,
+            env=self._tools.environment(),
         )
         lines = [f"Slurm by its own commands: {version.text().strip() or version.fault}"]
         if not self._interactive:

@@ -14,9 +14,11 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from collectors.slurm.faults import GARBAGE, MISSING, VERSION
 from collectors.slurm.hostlist import valid_name
 from collectors.slurm.nodes import Nodes, NodeState, parse_nodes
 from collectors.slurm.source import Options
+from collectors.slurm.state import dict_of, time_ns_of
 from daemon.slurm.adapter import (
     Check,
     Outcome,
@@ -31,8 +33,9 @@ from daemon.slurm.adapter import (
 from daemon.slurm.rest_http import RestClient, RestError
 
 # The newest first: the first that answers is used.
-VERSIONS = ("v0.0.44", "v0.0.43", "v0.0.42", "v0.0.41", "v0.0.40", "v0.0.39", "v0.0.38")
+VERSIONS = tuple(f"v0.0.{number}" for number in range(45, 37, -1))
 WRITE_FROM = "v0.0.42"
+CONFIGURATION_FROM = "v0.0.45"
 Wanted = Callable[[NodeState, str], bool]
 
 
@@ -81,8 +84,13 @@ class RestAdapter:
                 self._version = version
                 break
             else:
-                raise SlurmUnavailable(last, "version")
+                raise SlurmUnavailable(last, VERSION)
         return self._version
+
+    @property
+    def writes(self) -> bool:
+        """Whether nodes can be written in the version that is spoken. Raises SlurmUnavailable."""
+        return self.version >= WRITE_FROM
 
     # ---- reading -------------------------------------------------------------------------
 
@@ -98,15 +106,30 @@ class RestAdapter:
             self._version = ""  # Slurm may have been upgraded in place: asked anew
             raise SlurmUnavailable(str(error), error.kind) from error
         if not isinstance(answer.get("nodes"), list) or not answer["nodes"]:
-            raise SlurmUnavailable("slurmrestd gives no nodes", "garbage")
+            raise SlurmUnavailable("slurmrestd gives no nodes", GARBAGE)
         nodes, _ = parse_nodes(json.dumps(answer))
         if wanted is None:
             return nodes
         return {name: node for name, node in nodes.items() if name in wanted}
 
     def controller_start_ns(self) -> int:
-        """slurmrestd does not tell it: a drain that is gone is taken for lifted by a person."""
-        raise SlurmUnavailable("slurmrestd does not tell when slurmctld was started", "missing")
+        """When slurmctld was started, which slurmrestd tells from v0.0.45 (Slurm 26.05) on.
+
+        Raises SlurmUnavailable where it does not: a drain that is gone is then taken for lifted
+        by a person.
+        """
+        if self.version < CONFIGURATION_FROM:
+            raise SlurmUnavailable(
+                f"slurmrestd's {self.version} does not tell when slurmctld was started", MISSING
+            )
+        try:
+            answer = self._client.get(f"/slurm/{self.version}/conf")
+        except RestError as error:
+            raise SlurmUnavailable(str(error), error.kind) from error
+        start_ns = time_ns_of(dict_of(answer.get("slurm_conf_meta")).get("BOOT_TIME"))
+        if not start_ns:
+            raise SlurmUnavailable("slurmrestd's configuration holds no BOOT_TIME", GARBAGE)
+        return start_ns
 
     def topology(self) -> str:
         """slurmrestd does not tell it."""
@@ -119,7 +142,7 @@ class RestAdapter:
         except SlurmError as error:
             return [f"slurmrestd at {self._url}: {error}"]
         lines = [f"slurmrestd at {self._url}, {version}"]
-        if version < WRITE_FROM:
+        if not self.writes:
             lines.append(f"{version} writes no nodes: nothing can be drained this way")
         lines.append(
             "slurmctld's log is not read this way: a reason that a person sets in the moment "
@@ -173,10 +196,10 @@ class RestAdapter:
                 raise ValueError(f"no node name: {name!r}")
         if not values:
             return Outcome()
-        if self.version < WRITE_FROM:
+        if not self.writes:
             raise SlurmRefused(
                 f"slurmrestd speaks {self.version}, which writes no nodes ({WRITE_FROM} does)",
-                "version",
+                VERSION,
             )
         begin = self._monotonic()
         looked = self.nodes(values)

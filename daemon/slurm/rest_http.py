@@ -127,8 +127,9 @@ def _checked(status: int, raw: bytes, path: str) -> dict[str, Any]:
     if not isinstance(answer, dict):
         words = clip(raw[:200].decode("utf-8", "replace"), 200)
         raise RestError(f"slurmrestd gives no JSON for {path} ({status}): {words}", "garbage")
-    if told.startswith("Unspecified error"):
-        told += ": is the token valid?"  # all that 22.05 says of a bad one
+    # All that 22.05, and (with status 511) 25.11, say of a bad token or one that ran out.
+    if told.startswith("Unspecified error") or "Protocol authentication error" in told:
+        told += ": is the token valid?"
     if told or status >= 400:
         kind = trouble_of_text(told, "slurmrestd").kind
         raise RestError(f"slurmrestd says for {path} ({status}): {told}", kind)

@@ -51,7 +51,7 @@ def test_a_named_slurm_is_the_first_in_the_path_and_a_wrong_name_is_no_silent_ru
     for _ in range(2):  # a second time, as in a worker of pytest-xdist, changes nothing
         assert use_named() == f"slurm 99.05.1 in {tmp_path}"
         assert os.environ["PATH"] == f"{tmp_path}/bin:{tmp_path}/sbin:/usr/bin:/bin"
-    (tmp_path / "bin/scontrol").write_text("#!/bin/sh\necho no libslurm >&2; exit 1\n")
+    (tmp_path / "sbin/slurmctld").write_text("#!/bin/sh\necho no libslurm >&2; exit 1\n")
     with pytest.raises(ValueError, match="does not run: no libslurm"):
         use_named()
     monkeypatch.delenv(ANOTHER)

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -42,8 +43,9 @@ def use_named() -> str:
     rest = os.environ.get("PATH", "").split(os.pathsep)
     first = [str(prefix / "bin"), str(prefix / "sbin")]
     os.environ["PATH"] = os.pathsep.join(first + [part for part in rest if part not in first])
+    # A scontrol would need a slurm.conf to tell as much.
     told = subprocess.run(
-        [str(prefix / "bin/scontrol"), "--version"],
+        [str(prefix / "sbin/slurmctld"), "-V"],
         capture_output=True,
         stdin=subprocess.DEVNULL,
         timeout=60,
@@ -51,20 +53,37 @@ def use_named() -> str:
         check=False,
     )
     if told.returncode:
-        raise ValueError(f"{ANOTHER}={named}: scontrol does not run: {told.stderr.strip()}")
+        raise ValueError(f"{ANOTHER}={named}: slurmctld does not run: {told.stderr.strip()}")
     return f"{told.stdout.strip()} in {prefix}"
+
+
+def search_path() -> str:
+    """Where Slurm's commands and daemons are looked for."""
+    return os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
 
 
 def missing() -> str:
     """Why the testbed cannot run here, or the empty string."""
     if os.geteuid() != 0:
         return "the Slurm testbed needs root"
-    path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
-    absent = [tool for tool in TOOLS if shutil.which(tool, path=path) is None]
+    absent = [tool for tool in TOOLS if shutil.which(tool, path=search_path()) is None]
     if absent:
         packages = " ".join((HERE / "packages.txt").read_text().split())
         return f"the Slurm testbed needs {', '.join(absent)}: apt-get install {packages}"
     return ""
+
+
+def rest_writes() -> bool:
+    """Whether there is a slurmrestd that writes nodes, as from 24.11 on; asks it alone."""
+    tool = shutil.which("slurmrestd", path=search_path())
+    if tool is None:
+        return False
+    told = subprocess.run(
+        [tool, "-V"], capture_output=True, stdin=subprocess.DEVNULL, timeout=60, text=True,
+        check=False,
+    ).stdout  # fmt: skip
+    version = re.search(r" (\d+)\.(\d+)", told)
+    return version is not None and (int(version[1]), int(version[2])) >= (24, 11)
 
 
 def wait_for(
@@ -94,8 +113,7 @@ class Cluster:
         self.directory = Path(tempfile.mkdtemp(prefix="tocsin-slurm-", dir="/tmp"))
         self.nodes = tuple(f"n{number}" for number in range(1, nodes + 1))
         self.conf = self.directory / "slurm.conf"
-        self.env = {**os.environ, "SLURM_CONF": str(self.conf)}
-        self.env["PATH"] = self.env.get("PATH", "") + ":/usr/sbin:/sbin"
+        self.env = {**os.environ, "SLURM_CONF": str(self.conf), "PATH": search_path()}
         arguments = ["start", "-d", str(self.directory), "-n", str(nodes)]
         if extra:
             more = self.directory.with_suffix(".conf")
@@ -114,7 +132,13 @@ class Cluster:
 
     @functools.cached_property
     def _version(self) -> str:
-        return self.run("scontrol", "--version")
+        return self.run("slurmctld", "-V")
+
+    @functools.cached_property
+    def _keeps_reasons(self) -> bool:
+        """Whether this Slurm, without accounting, keeps the reason of a node that came back."""
+        match = re.search(r" (\d+)\.(\d+)", self._version)
+        return match is not None and (23, 11) <= (int(match[1]), int(match[2])) <= (25, 11)
 
     def script(self, *arguments: str, timeout_seconds: float = 90.0) -> str:
         """Runs the testbed script and answers what it printed."""
@@ -166,7 +190,9 @@ class Cluster:
         for node in answer["nodes"]:
             state = node["state"]
             words = [state, *node.get("state_flags", ())] if isinstance(state, str) else state
-            found[node["name"]] = (frozenset(w.upper() for w in words), node["reason"])
+            shown = frozenset(w.upper() for w in words)
+            kept = not self._keeps_reasons or shown & {"DOWN", "DRAIN", "FAIL"}
+            found[node["name"]] = (shown, node["reason"] if kept else "")
         return found
 
     def words(self, node: str) -> frozenset[str]:
@@ -186,6 +212,15 @@ class Cluster:
         """Submits a job that sleeps; answers its id."""
         command = ["sbatch", "--parsable", "-o", "/dev/null", *options]
         return self.run(*command, f"--wrap=sleep {seconds:g}").strip()
+
+    def rest(self) -> str:
+        """Starts slurmrestd and answers its URL; the cluster was started with ``jwt``."""
+        return self.script("rest", "-d", str(self.directory)).split()[-1]
+
+    def token(self, user: str = "root") -> str:
+        """A JWT of ``user`` for slurmrestd, good for an hour."""
+        said = self.run("scontrol", "token", f"username={user}", "lifespan=3600")
+        return said.strip().removeprefix("SLURM_JWT=")
 
     def start_job(self, node: str, *options: str) -> str:
         """A job that runs on ``node`` when this returns; answers its id."""
