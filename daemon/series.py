@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -66,9 +67,15 @@ def _lines(table: Any, measurement: str, field: str) -> tuple[dict[str, Any], di
 
 
 def _numbers(column: Any) -> Any:
-    return np.array(
-        [value if isinstance(value, float) else np.nan for value in column.to_pylist()], float
-    )
+    return np.array([_number(value) for value in column.to_pylist()], float)
+
+
+def _number(value: object) -> float:
+    """A value of a row; numbers are texts where another sender has said text in that field."""
+    try:
+        return float(value) if isinstance(value, float | str) else math.nan
+    except ValueError:
+        return math.nan
 
 
 def _name(measurement: str, tags: list[str], row: tuple[str | None, ...]) -> str:

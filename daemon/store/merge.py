@@ -182,26 +182,30 @@ def _buckets(
 
 
 ROLLUP_NS = 300 * 1_000_000_000
+# A number as tables.py writes it where a column holds texts as well; "17" of a text is none.
+_NUMBER = r"^-?(\d+\.\d+(e[-+]\d+)?|\d+e[-+]\d+|inf)$"
 
 
 def five_minutes(table: pa.Table) -> pa.Table:
     """Mean, least and greatest of each number over five minutes: ``f``, ``f_min``, ``f_max``.
 
     ``time`` is the beginning of the five minutes; ``readings`` says how many rows there were.
+    Where one sender has said text in a field that others say numbers in, the numbers count.
     """
     tags = tags_of(table.schema)
-    fields = [
-        field.name
+    numbers = {
+        field.name: _numbers(table.column(field.name))
         for field in table.schema
-        if field.name != "time" and field.name not in tags and pa.types.is_floating(field.type)
-    ]
+        if field.name != "time" and field.name not in tags
+    }
+    fields = list(numbers)
     nanoseconds = table.column("time").cast(pa.int64())
     start = pc.multiply(pc.divide(nanoseconds, ROLLUP_NS), ROLLUP_NS)
     # Integer division rounds to zero; before 1970 there are no readings.
     columns = {"time": start, **{tag: table.column(tag) for tag in tags}}
     # Named as no tag can be: a sender's tag "v0" must not stop everybody's roll-ups.
     inner = [f"\x1f{number}" for number in range(len(fields))]
-    columns |= {place: table.column(name) for place, name in zip(inner, fields, strict=True)}
+    columns |= {place: numbers[name] for place, name in zip(inner, fields, strict=True)}
     asked: list[tuple[object, ...]] = [([], "count_all")]
     for place in inner:
         asked += [(place, how) for how in ("mean", "min", "max")]
@@ -213,6 +217,15 @@ def five_minutes(table: pa.Table) -> pa.Table:
         for how, suffix in (("mean", ""), ("min", "_min"), ("max", "_max")):
             result.setdefault(name + suffix, grouped.column(f"{place}_{how}"))
     return sort_once(with_tags(pa.table(result), tags))
+
+
+def _numbers(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The numbers of a field, also where they stand as text beside another sender's text."""
+    if not (pa.types.is_string(column.type) or pa.types.is_dictionary(column.type)):
+        return column.cast(pa.float64())
+    texts = column.cast(pa.string())
+    written = pc.match_substring_regex(texts, _NUMBER)
+    return pc.if_else(written, texts, None).cast(pa.float64())
 
 
 def _as_tag(column: pa.ChunkedArray) -> pa.ChunkedArray:

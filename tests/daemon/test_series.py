@@ -84,3 +84,14 @@ def test_a_text_field_is_no_line(tmp_path: Path) -> None:
     view = chart(tmp_path, [row], "source", "fault")
     assert view.times_ms == []
     assert all(not line.values for line in view.lines)
+
+
+def test_one_senders_text_takes_no_line_from_anybodys_chart(tmp_path: Path) -> None:
+    rows = [
+        sample("cpu", START_NS + second * SECOND_NS, {"usage": second / 8}, node="n1", device="0")
+        for second in (0, 50)
+    ]
+    rows.append(sample("cpu", START_NS, {"usage": "so much"}, node="n1", device="1"))
+    found = chart(tmp_path, rows, "cpu", "usage")
+    assert found.lines[0].name == "0"
+    assert found.lines[0].values == [0.0, 6.25]

@@ -188,6 +188,22 @@ def test_rollups_have_mean_least_and_greatest_of_five_minutes(store: Store) -> N
     assert [row["power_watts_max"] for row in found] == [900.0, 570.0]
 
 
+def test_one_senders_text_does_not_take_a_field_from_everybodys_rollups(store: Store) -> None:
+    for minute in range(5):
+        at_ns = DAY0_NS + minute * MINUTE_NS
+        for node, usage in (("n1", minute + 0.5), ("n2", 1e-9), ("n3", 1e300)):
+            store.append([sample("cpu", at_ns, {"usage": usage}, node=node)])
+        store.append([sample("cpu", at_ns, {"usage": "17" if minute else "so much"}, node="bad")])
+    store.commit()
+    roll(store)
+    store.upkeep(DAY0_NS + DAY_NS + HOUR_NS)
+    found = {row["node"]: row for row in to_rows(store.read_rollup("cpu", 0, 2**62))}
+    assert [found[node]["usage"] for node in ("n1", "n2", "n3")] == [2.5, 1e-9, 1e300]
+    assert (found["n1"]["usage_min"], found["n1"]["usage_max"]) == (0.5, 4.5)
+    assert "usage" not in found["bad"]
+    assert found["bad"]["readings"] == 5.0
+
+
 def test_a_long_span_is_told_by_rollups_where_there_are_some_and_by_rows_elsewhere(
     store: Store,
 ) -> None:
