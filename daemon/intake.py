@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar, TypeVarTuple
 
 import structlog
@@ -28,6 +29,11 @@ Arguments = TypeVarTuple("Arguments")
 
 # The watch may fall so many writes behind before senders are made to wait.
 WATCH_BACKLOG = 256
+# So many writes go over to the watch at once: fewer steps between the threads, and never so many
+# that a judgement waits for long.
+WRITES_AT_ONCE = 64
+_Write = tuple[Sequence[Sample], int]  # what came, and when
+
 # One line in so long about readings that cannot be taken: a node must not fill the journal.
 _COMPLAIN_SECONDS = 60.0
 # Writes that arrive together are shown in any order; what lies further back is a clock set back.
@@ -52,6 +58,7 @@ class Intake:
         self._wake = wake
         self._thread = ThreadPoolExecutor(1, "tocsin-watch")
         self._backlog = asyncio.Semaphore(WATCH_BACKLOG)
+        self._unseen: list[_Write] = []  # durable, and not yet with the watch's thread
         self.unusable = 0  # readings that are stored and could not be judged
         self._complained_seconds = float("-inf")
         self._arrival_ns = 0
@@ -91,38 +98,56 @@ class Intake:
         self, function: Callable[[*Arguments], Result], *arguments: *Arguments
     ) -> Result:
         """Runs ``function`` in the watch's thread, after every reading that came before."""
+        self._hand_over()
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, function, *arguments)
 
     def close(self) -> None:
         """Waits for what was accepted."""
+        self._hand_over()
         self._thread.shutdown(wait=True)
 
     async def _show(self, samples: Sequence[Sample], arrival_ns: int) -> None:
         await self._backlog.acquire()
-        loop = asyncio.get_running_loop()
-        work = loop.run_in_executor(self._thread, self._ingest, samples, arrival_ns)
-        work.add_done_callback(self._shown)
+        if not self._unseen:
+            # A turn of the loop later: the writes of one commit come in the same turn, and each
+            # step from thread to thread costs about what a node's rules cost.
+            asyncio.get_running_loop().call_soon(self._hand_over)
+        self._unseen.append((samples, arrival_ns))
 
-    def _ingest(self, samples: Sequence[Sample], arrival_ns: int) -> None:
-        if arrival_ns < self._arrival_ns - _STEP_NS:
-            self._watch.nothing_later(arrival_ns)
-        self._arrival_ns = arrival_ns
-        self._tell(lambda some: self._watch.ingest(some, arrival_ns), samples)
-        self._tell(lambda some: self.latest.observe(some, arrival_ns), samples)
-        self._tell(self.fleet.observe, samples)
+    def _hand_over(self) -> None:
+        """Gives what has come to the watch's thread, in order."""
+        writes, self._unseen = self._unseen, []
+        for start in range(0, len(writes), WRITES_AT_ONCE):
+            some = writes[start : start + WRITES_AT_ONCE]
+            work = asyncio.get_running_loop().run_in_executor(self._thread, self._ingest, some)
+            work.add_done_callback(partial(self._shown, len(some)))
 
-    def _tell(self, take: Callable[[Sequence[Sample]], None], samples: Sequence[Sample]) -> None:
+    def _ingest(self, writes: Sequence[_Write]) -> None:
+        for samples, arrival_ns in writes:
+            if arrival_ns < self._arrival_ns - _STEP_NS:
+                self._watch.nothing_later(arrival_ns)
+            self._arrival_ns = arrival_ns
+            self._tell(self._watch.ingest, samples, arrival_ns)
+            self._tell(self.latest.observe, samples, arrival_ns)
+            self._tell(lambda some, _: self.fleet.observe(some), samples, arrival_ns)
+
+    def _tell(
+        self,
+        take: Callable[[Sequence[Sample], int], None],
+        samples: Sequence[Sample],
+        arrival_ns: int,
+    ) -> None:
         """One reading that cannot be taken costs itself, and no other of its write.
 
         Those before it are told twice then, which changes nothing: the watch knows them again.
         """
         with contextlib.suppress(Exception):  # which one it was is seen in a moment
-            take(samples)
+            take(samples, arrival_ns)
             return
         for one in samples:
             try:
-                take([one])
+                take([one], arrival_ns)
             except Exception as error:
                 self.unusable += 1
                 now_seconds = time.monotonic()
@@ -136,7 +161,8 @@ class Intake:
                         so_far=self.unusable,
                     )
 
-    def _shown(self, work: asyncio.Future[None]) -> None:
-        self._backlog.release()
+    def _shown(self, writes: int, work: asyncio.Future[None]) -> None:
+        for _ in range(writes):
+            self._backlog.release()
         if not work.cancelled() and (error := work.exception()) is not None:
             log.error("watch_failed", why=f"{type(error).__name__}: {error}", exc_info=error)

@@ -40,6 +40,12 @@ class RefusedError(Exception):
         return answer
 
 
+def too_large(limit_bytes: int) -> RefusedError:
+    """The body, packed or not, is larger than may be."""
+    text = f"the body is over {limit_bytes} bytes; send less at once"
+    return RefusedError(413, "request too large", text, maxLength=limit_bytes)
+
+
 def partial_write(problems: list[LineProblem], kept: int) -> RefusedError:
     """Some lines were refused and ``kept`` samples stored. ``refused`` numbers all bad lines."""
     problems = sorted(problems, key=lambda problem: problem.number)

@@ -15,7 +15,6 @@ import asyncio
 import logging
 import random
 import re
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -29,7 +28,8 @@ from collectors.sample import Sample
 from daemon import __version__
 from daemon.clock import Clock
 from daemon.gate.admission import Admission, AdmissionOptions, cut
-from daemon.gate.answers import RefusedError, partial_write
+from daemon.gate.answers import RefusedError, partial_write, too_large
+from daemon.gate.bodies import rest_of, unpacked
 from daemon.gate.door import DoorOptions
 from daemon.gate.rates import Rate, Rates
 from daemon.gate.tokens import NODE_NAME, token_in
@@ -273,7 +273,7 @@ class Gateway:
         self._turn_away(node)
         size = max(request.content_length or 0, 1024)
         if size > self.options.body_limit_bytes:
-            raise self._too_large(self.options.body_limit_bytes)
+            raise too_large(self.options.body_limit_bytes)
         lease = _Lease(self)
         try:
             lease.cover(size)
@@ -297,51 +297,31 @@ class Gateway:
             raise RefusedError(415, "invalid", f"content encoding {encoding[:40]!r}: use gzip")
         # The server may have unpacked the body already; then the bound after unpacking holds.
         limit = max(self.options.body_limit_bytes, self.options.unpacked_limit_bytes)
-        chunks: list[bytes] = []
-        size = 0
         try:
-            async with asyncio.timeout(self.options.body_deadline_seconds):
-                async for chunk in request.content.iter_any():
-                    size += len(chunk)
-                    if size > limit:
-                        raise self._too_large(limit)
-                    lease.cover(size)
-                    chunks.append(chunk)
+            if request.content.is_eof():  # it came with its headers, as an agent's mostly does
+                body = request.content.read_nowait()
+                if len(body) > limit:
+                    raise too_large(limit)
+                lease.cover(len(body))
+            else:
+                async with asyncio.timeout(self.options.body_deadline_seconds):
+                    body = await rest_of(request.content, lease.cover, limit)
         except TimeoutError:
             raise RefusedError(408, "request timeout", "the body did not come in time") from None
         except (web.RequestPayloadError, ConnectionError) as error:
             raise RefusedError(400, "invalid", f"body: {error}") from error
-        body = b"".join(chunks)
         if not body.startswith(b"\x1f\x8b"):
             return body
         if len(body) > self.options.body_limit_bytes:
-            raise self._too_large(self.options.body_limit_bytes)
+            raise too_large(self.options.body_limit_bytes)
         if len(body) > _INLINE_BYTES // 4:
             # What it will be is not known: it counts as the most that it may be, meanwhile.
             lease.cover(self.options.unpacked_limit_bytes)
-            body = await asyncio.to_thread(self._unpack, body)
+            body = await asyncio.to_thread(unpacked, body, self.options.unpacked_limit_bytes)
         else:
-            body = self._unpack(body)
+            body = unpacked(body, self.options.unpacked_limit_bytes)
         lease.cover(len(body), exactly=True)
         return body
-
-    def _unpack(self, body: bytes) -> bytes:
-        limit = self.options.unpacked_limit_bytes
-        parts: list[bytes] = []
-        size = 0
-        try:
-            while body:
-                stream = zlib.decompressobj(wbits=31)
-                parts.append(stream.decompress(body, limit + 1 - size))
-                size += len(parts[-1])
-                if size > limit:
-                    raise self._too_large(limit)
-                if not stream.eof:
-                    raise RefusedError(400, "invalid", "gzip: the body is cut off")
-                body = stream.unused_data.lstrip(b"\0")
-        except zlib.error as error:
-            raise RefusedError(400, "invalid", f"gzip: {error}") from error
-        return b"".join(parts)
 
     async def _read(
         self, body: bytes, node: str, precision: str, arrival_ns: int
@@ -435,10 +415,6 @@ class Gateway:
         """The answer to one who must come again later."""
         wait = self.options.retry_after_seconds * self.rng.uniform(0.5, 1.5)
         return RefusedError(429, "too many requests", why, wait)
-
-    def _too_large(self, limit_bytes: int) -> RefusedError:
-        text = f"the body is over {limit_bytes} bytes; send less at once"
-        return RefusedError(413, "request too large", text, maxLength=limit_bytes)
 
     def _unavailable(self, error: Exception) -> RefusedError:
         self.counts.failures += 1

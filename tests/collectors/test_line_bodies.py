@@ -48,8 +48,25 @@ def written(sample: Sample) -> str:
     return repr((sample.measurement, sample.tags, list(sample.fields.items()), sample.time_ns))
 
 
-@settings(max_examples=400, deadline=None)
-@given(st.lists(st.sampled_from(PIECES), max_size=24).map("".join))
+good_lines = st.lists(
+    st.sampled_from(["m a=1.5", "m b=-0.0,a=2.5 7", "m a=1e3,b=2.5", "m a=0.1,b=2.5 9", "m }=1.5"]),
+    min_size=1,
+    max_size=4,
+).map("\n".join)
+
+
+@st.composite
+def spoilt(draw: st.DrawFn) -> str:
+    """Good lines with something odd in one place or two: the nearer to good, the more dangerous."""
+    text = draw(good_lines)
+    for piece in draw(st.lists(st.sampled_from(PIECES), max_size=2)):
+        at = draw(st.integers(2, len(text)))
+        text = text[:at] + piece + text[at + draw(st.integers(0, 2)) :]
+    return text[2:]
+
+
+@settings(max_examples=500, deadline=None)
+@given(spoilt() | st.lists(st.sampled_from(PIECES), max_size=24).map("".join))
 def test_odd_bodies_mean_what_they_mean_line_by_line(text: str) -> None:
     body = b"m " + text.encode()
     decoded = taught().decode(body, NOW_NS)
