@@ -270,6 +270,7 @@ class Head:
         reading = self.desk.source.latest
         if not batch.up or reading is None:
             log.warning("slurm_not_read", why=batch.fault)
+            self.drains.not_read()
             return
         known = {*self.nodes, HEAD_NODE}
         await self.intake.in_turn(self.intake.latest.keep_only, known)

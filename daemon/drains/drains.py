@@ -227,6 +227,10 @@ class Drains:
 
     # ---- operators' words --------------------------------------------------------------------
 
+    def not_read(self) -> None:
+        """Slurm could not be read in this cycle."""
+        self._reconciler.not_read()
+
     def reconcile(self, nodes: Mapping[str, NodeState], now_ns: int) -> list[Returned]:
         """Holds the ledger against a reading of Slurm; answers the nodes that came back."""
         run = self._stages.run

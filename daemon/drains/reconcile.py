@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from collectors.slurm.nodes import NodeState
+from daemon.drains.controller import Controller
 from daemon.drains.hand import SELF, Hand, is_ours
 from daemon.drains.ledger import SECOND_NS, Ledger
 from daemon.drains.setback import nothing_later
@@ -41,7 +42,11 @@ class Reconciler:
         self._mode = mode
         # When a reading last showed each held drain: the ledger is stamped more rarely.
         self._shown_ns: dict[str, int] = {}
-        self._start_ns: int | None = None
+        self._controller = Controller(lambda: hand.adapter.controller_start_ns())
+
+    def not_read(self) -> None:
+        """Slurm could not be read in this cycle: nothing is concluded."""
+        self._controller.not_read()
 
     def reconcile(self, nodes: Mapping[str, NodeState], now_ns: int) -> list[Returned]:
         """Holds the ledger against a reading of Slurm; answers the nodes that came back.
@@ -51,7 +56,7 @@ class Reconciler:
         """
         run = self._stages.run
         run("a clock that was set back", nothing_later, self._ledger, now_ns)
-        self._start_ns = None
+        self._controller.begin()
         returned = run("others' drains", self._watch_others, nodes, now_ns) or []
         agreed: list[Case] = []
         doubtful: list[Case] = []
@@ -69,6 +74,7 @@ class Reconciler:
         self._shown_ns = {one: at_ns for one, at_ns in self._shown_ns.items() if one in held}
         self._shown_ns.update((case.id, now_ns) for case in agreed)
         if not doubtful:
+            run("slurmctld's start", self._controller.settled, now_ns, bool(agreed))
             return returned
         try:
             fresh = self._hand.adapter.nodes([case.node for case in doubtful])
@@ -92,6 +98,7 @@ class Reconciler:
         run("drains written again", self._again, lost, now_ns)
         # Returns that people asked for and that were not written, by a kill between: in one write.
         returned.extend(run("returns asked for", self._lift, asked, now_ns) or [])
+        self._controller.settled(now_ns, all_stand=False)
         return returned
 
     def _lift(self, cases: Sequence[Case], now_ns: int) -> list[Returned]:
@@ -140,7 +147,7 @@ class Reconciler:
         if case.state is not State.RETURNED:
             return node.drain and self._landed(case, node, now_ns)
         try:
-            revived = self._started_ns() + SECOND_NS > case.ended_ns
+            revived = self._controller.started_ns() + SECOND_NS > case.ended_ns
         except SlurmError:
             return True  # not known yet: the next cycle asks again
         if revived:
@@ -187,12 +194,18 @@ class Reconciler:
         if case.state is State.INTENT:
             lost.append(case)
             return None
-        if self._forgotten(case, now_ns):
-            self._ledger.say(
-                now_ns, user=SELF, verb="forgotten", node=case.node, subject=case.id,
-                text="slurmctld was restarted and no longer has the drain: it is written again",
+        forgotten = self._forgotten(case, now_ns)
+        if forgotten is None:
+            return None  # slurmctld did not say when it was started: the next cycle asks again
+        if forgotten:
+            # An intent again: what is found out now must not be forgotten where the write fails.
+            lost.append(
+                self._ledger.move(
+                    case, State.INTENT, now_ns, user=SELF, verb="forgotten",
+                    text="slurmctld was restarted, or another took over, and no longer has the "
+                    "drain: it is written again",
+                )
             )  # fmt: skip
-            lost.append(case)
             return None
         return self._came_back(case, node, now_ns)
 
@@ -243,22 +256,14 @@ class Reconciler:
                 return
             self._hand.take_back(case, State.WATCH, why, now_ns)
 
-    def _forgotten(self, case: Case, now_ns: int) -> bool:
-        """Whether slurmctld lost the drain in a crash, rather than a person lifting it."""
+    def _forgotten(self, case: Case, now_ns: int) -> bool | None:
+        """Whether slurmctld lost the drain, in a crash or in a takeover by one without its state,
+        rather than a person lifting it; None where that cannot be known yet.
+        """
         seen_ns = max(case.seen_ns, self._shown_ns.get(case.id, 0))
         if case.return_by or now_ns - seen_ns > self._limits.forgotten_seconds * SECOND_NS:
             return False
-        try:
-            # Slurm tells its start in whole seconds.
-            return self._started_ns() + SECOND_NS > seen_ns
-        except SlurmError:
-            return False
-
-    def _started_ns(self) -> int:
-        """When slurmctld was started, asked at most once a cycle. Raises SlurmError."""
-        if self._start_ns is None:
-            self._start_ns = self._hand.adapter.controller_start_ns()
-        return self._start_ns
+        return self._controller.is_another(seen_ns)
 
     def _unnote(self, names: Sequence[str], nodes: Mapping[str, NodeState]) -> None:
         """Takes our line out of the Comment of nodes that came back."""

@@ -66,6 +66,15 @@ class SimulatedSlurm:
         with self._lock:
             self._start_ns = self._now_ns()
 
+    def taken_over(self, started_ns: int, *forgotten: str) -> None:
+        """Another slurmctld answers from now on, running since ``started_ns``, which does not know
+        of the drains of ``forgotten``.
+        """
+        with self._lock:
+            self._start_ns = started_ns
+            for name in forgotten:
+                self._nodes[name] = self._updated(self._nodes[name], "", "undrain", "")
+
     def _updated(self, node: NodeState, user: str, state: str, reason: str) -> NodeState:
         if state == "drain":
             node = replace(node, flags=node.flags | {"DRAIN"})

@@ -1,0 +1,135 @@
+"""A slurmctld that lost its state is no person who lifted our drains: on a real Slurm."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from collectors.slurm.source import Options
+from daemon.slurm.adapter import SlurmError
+from daemon.slurm.cli import CliAdapter
+from tests.daemon.worlds import House, lost
+from tests.testbed.slurm.cluster import Cluster, wait_for
+from tests.testbed.slurm.pair import Pair
+
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
+
+
+def house() -> House:
+    return House(CliAdapter(Options()), now_ns=time.time_ns)
+
+
+def drained(made: House, slurm: Cluster, node: str) -> str:
+    """Drains ``node`` through tocsin, sees it stand, and answers the reason."""
+    made.facts = [lost(node, onset_ns=time.time_ns())]
+    made.cycle()
+    made.facts = []
+    made.cycle()
+    reason = slurm.reason(node)
+    assert reason.startswith("tocsin:x79")
+    return reason
+
+
+def settled(made: House) -> None:
+    """Cycles as the head has them: one whose reading fails concludes nothing."""
+    try:
+        made.cycle()
+    except SlurmError:
+        made.drains.not_read()
+
+
+def said(made: House, node: str) -> list[str]:
+    return [one.verb for one in made.ledger.audit(node=node)]
+
+
+@pytest.mark.parametrize("how", ["emptied", "cold"])
+def test_a_slurmctld_that_starts_with_nothing_gets_our_drain_again_and_not_anothers(
+    slurm_start, how: str
+) -> None:  # type: ignore[no-untyped-def]
+    slurm = slurm_start(nodes=3)
+    made = house()
+    reason = drained(made, slurm, "n3")
+    slurm.drain("n1", "ann: swapping the PSU")
+    made.cycle()
+    slurm.kill_controller()
+    if how == "emptied":
+        shutil.rmtree(slurm.directory / "state")
+        (slurm.directory / "state").mkdir()
+        slurm.start_controller()
+    else:
+        command = ["slurmctld", "-c", "-f", str(slurm.conf)]
+        subprocess.run(command, env=slurm.env, check=True, timeout=60, stdin=subprocess.DEVNULL)
+
+    def again() -> bool:
+        settled(made)
+        return slurm.reason("n3") == reason
+
+    wait_for(again, "our drain to be back")
+    assert "forgotten" in said(made, "n3")
+    assert "returned" not in said(made, "n3")
+    # Ann's is gone with the state. It is not ours to write; her words stand in the audit.
+    assert "DRAIN" not in slurm.words("n1")
+    assert any("swapping the PSU" in one.text for one in made.ledger.audit(node="n1"))
+
+
+@pytest.fixture
+def pair(slurm_start, request: pytest.FixtureRequest) -> Iterator[Pair]:  # type: ignore[no-untyped-def]
+    made = Pair(slurm_start, 3, shared=request.param)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("pair", [False], indirect=True)
+def test_a_backup_that_takes_over_without_the_state_gets_our_drain_again(pair: Pair) -> None:
+    slurm = pair.cluster
+    made = house()
+    reason = drained(made, slurm, "n3")
+    before_ns = made.adapter.controller_start_ns()
+    pair.cluster.kill_controller()
+    settled(made)
+    pair.wait_for_takeover()
+    assert "DRAIN" not in slurm.words("n3"), "the backup knows nothing of it"
+    # It was started before the drain was made: its start alone says nothing.
+    assert made.adapter.controller_start_ns() != before_ns
+
+    def again() -> bool:
+        settled(made)
+        return slurm.reason("n3") == reason
+
+    wait_for(again, "our drain to be back")
+    assert "forgotten" in said(made, "n3")
+    assert "returned" not in said(made, "n3")
+    # From now on a person's word is one again.
+    made.cycle()
+    slurm.update("n3", state="resume")
+    made.cycle()
+    assert "DRAIN" not in slurm.words("n3")
+    assert "returned" in said(made, "n3")
+
+
+@pytest.mark.parametrize("pair", [True], indirect=True)
+def test_a_backup_that_takes_over_with_the_state_changes_nothing(pair: Pair) -> None:
+    slurm = pair.cluster
+    made = house()
+    reason = drained(made, slurm, "n3")
+    slurm.drain("n1", "ann: swapping the PSU")
+    saved = slurm.directory / "state/node_state"
+    wait_for(  # slurmctld writes it down some seconds later
+        lambda: all(word in saved.read_bytes() for word in (b"swapping", b"tocsin:x79")),
+        "both drains to be saved",
+    )
+    pair.cluster.kill_controller()
+    settled(made)
+    pair.wait_for_takeover()
+    for _ in range(3):
+        settled(made)
+    assert slurm.reason("n3") == reason
+    assert slurm.reason("n1") == "ann: swapping the PSU"
+    assert "forgotten" not in said(made, "n3")
+    slurm.update("n3", state="resume")
+    made.cycle()
+    assert "DRAIN" not in slurm.words("n3")
