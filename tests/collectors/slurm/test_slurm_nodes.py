@@ -264,3 +264,33 @@ def test_jobs_of_squeue() -> None:
     assert jobs["7"].end_time_ns == 0
     assert jobs["8"].nodes == ()
     assert set(jobs) == {"1", "7", "8"}
+
+
+@pytest.mark.parametrize("name", ["returned-nodes.json", "returned-nodes.txt", "rest-nodes.json"])
+def test_a_reason_that_25_11_keeps_after_a_return_is_no_reason(name: str) -> None:
+    """Recorded without accounting: n1 was drained and resumed, n2 drained, n3 neither."""
+    assert b"ann: swap the PSU" in (FIXTURES / "25.11" / name).read_bytes()
+    nodes = read("25.11", name)
+    told = {node.name: (node.words, node.reason, node.reason_time_ns > 0)
+            for node in nodes.values()}  # fmt: skip
+    assert told == {
+        "n1": ("IDLE", "", False),
+        "n2": ("IDLE+DRAIN", "ann: look at the fan", True),
+        "n3": ("IDLE", "", False),
+    }
+
+
+@pytest.mark.parametrize(
+    ("state", "kept"),
+    [
+        ("IDLE", False), ("MIXED", False), ("IDLE*", False), ("IDLE+PLANNED", False),
+        ("IDLE+DRAIN", True), ("MIXED+DRAIN", True), ("DOWN", True), ("DOWN*", True),
+        ("IDLE+FAIL", True), ("IDLE+REBOOT_REQUESTED", True), ("IDLE+INVALID_REG", True),
+        ("UNKNOWN", True), ("IDLE+POWERED_DOWN", True), ("FUTURE", True),
+    ],
+)  # fmt: skip
+def test_only_a_node_that_nothing_holds_has_no_reason(state: str, kept: bool) -> None:
+    text = f"NodeName=n1 State={state} Reason=ann: swap the PSU [root@2026-11-30T14:50:15]"
+    nodes, problems = parse_nodes(text)
+    assert problems == []
+    assert (nodes["n1"].reason == "ann: swap the PSU") is kept
