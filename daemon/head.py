@@ -40,6 +40,7 @@ from daemon.gate.gateway import Gateway
 from daemon.intake import Intake
 from daemon.learning.desk import Learning
 from daemon.learning.jobs import Jobs
+from daemon.past_jobs import PastJobs
 from daemon.points import (
     HEAD_NODE,
     head_reading,
@@ -131,6 +132,8 @@ class Head:
         self.watch = new_watch(config)
         self.ledger = Ledger(self.store.database)
         nothing_later(self.ledger, clock.now_ns())
+        above = config.policy.common_cause_job_nodes
+        self.past_jobs = PastJobs(self.store.database, above)
         self.learning = Learning(config, self.ledger, self.store.directory)
         self.watch.use(self.learning.models)
         self.stages = Stages()
@@ -276,6 +279,7 @@ class Head:
         await self.intake.in_turn(self.intake.latest.keep_only, known)
         now_ns = self.clock.now_ns()
         run = self.stages.run
+        await self.by_hand(lambda: run("past jobs", self.past_jobs.observe, reading.jobs, now_ns))
         await self.returned(await self.by_hand(self.drains.reconcile, reading.nodes, now_ns))
         if self.tender is not None:
             tend = self.tender.tend
@@ -367,6 +371,7 @@ class Head:
             groups=self.groups(),
             group_events=judgement.group_events,
             jobs=self.desk.jobs,
+            ran=self.past_jobs.on,
         )
 
     def groups(self) -> Groups:

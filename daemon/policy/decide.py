@@ -27,6 +27,7 @@ from daemon.policy.decisions import Action, Decision, Guard, Mode, decision_id
 from daemon.policy.groups import joined, of_reservations
 from daemon.policy.guards import SECOND_NS, Scene, Verdict, ask_all, asks_now, first_no
 from daemon.policy.limits import Limits
+from daemon.policy.ran import RanOn
 from daemon.policy.speaking import speaks
 from models.facility import GroupEvent
 from models.voices import Fact, Remedy, Risk, Silence
@@ -43,7 +44,7 @@ class Situation:
     common causes and caps; the reservation that it stands in is one beside them. ``coverage`` is
     the share of each node that is heard, 0 to 1; a node that is not in it counts as not heard.
     ``group_events`` is what happens to whole racks and power feeds. ``jobs`` are those that hold
-    nodes, by id.
+    nodes, by id; ``ran`` those over several nodes that hold or held each node.
     """
 
     nodes: Mapping[str, NodeState] = field(default_factory=dict)
@@ -55,6 +56,7 @@ class Situation:
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     group_events: Sequence[GroupEvent] = ()
     jobs: Mapping[str, Job] = field(default_factory=dict)
+    ran: RanOn = field(default_factory=dict)
 
 
 def decide(
@@ -196,6 +198,7 @@ def scene_of(
         group_events=situation.group_events,
         members={group: frozenset(names) for group, names in members.items()},
         jobs=situation.jobs,
+        ran=situation.ran,
         wanted=market(situation.nodes, situation.jobs)
         if any(one.voice != "fact" for one in drains)
         else Market({}, {}),

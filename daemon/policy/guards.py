@@ -20,6 +20,7 @@ from daemon.policy.cost import Market, Weighed, weigh_node
 from daemon.policy.decisions import Guard, Mode
 from daemon.policy.holdout import held_out
 from daemon.policy.limits import Limits
+from daemon.policy.ran import RanOn
 from models.facility import GroupEvent, held
 from models.voices import Silence
 
@@ -56,6 +57,7 @@ class Scene:
     group_events: Sequence[GroupEvent] = ()
     planned: list[str] = field(default_factory=list)
     jobs: Mapping[str, Job] = field(default_factory=dict)
+    ran: RanOn = field(default_factory=dict)
     wanted: Market = field(default_factory=lambda: Market({}, {}))
 
     def held(self) -> set[str]:
@@ -212,6 +214,13 @@ def _common_cause(scene: Scene, one: Candidate) -> tuple[bool, str]:
         near = alike & scene.members.get(group, frozenset())
         if len(near) > limits.common_cause_group_nodes:
             return False, f"{len(near)} nodes of {group} show {one.code} {window}: one cause"
+    for job in scene.ran.get(one.node, ()):
+        near = alike & job.nodes
+        if len(near) > limits.common_cause_job_nodes and job.at(one.onset_ns):
+            return False, (
+                f"{len(near)} of the {len(job.nodes)} nodes of job {job.key} show {one.code} "
+                f"{window}: one cause"
+            )
     event = held(one.node, scene.groups, scene.group_events)
     if event is not None:
         return False, f"{event.group} has a {event.kind} of its own: {event.text}"

@@ -65,6 +65,8 @@ class Limits(Section):
     common_cause_window_seconds: float = Field(default=600.0, gt=0, le=86_400)
     # The same, counted in one rack, leaf switch, PDU or reservation.
     common_cause_group_nodes: int = Field(default=6, ge=1, le=100_000)
+    # The same, counted on the nodes of one job that ran there when it began.
+    common_cause_job_nodes: int = Field(default=3, ge=1, le=100_000)
 
     # The breaker opens, and no node is drained until a person closes it, when within its
     # window so many drains were made, or so many of them were called wrong, or so many nodes
