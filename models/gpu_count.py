@@ -9,18 +9,23 @@ from models.rule_table import Thresholds
 
 # Sources whose ``gpu`` readings are counted against Slurm's GRES.
 GPU_SOURCES = frozenset({"nvml", "nvidia_smi", "smi", "dcgm", "dcgm_exporter"})
+# Those that people restrict to some of a node's GPUs (dcgm-exporter's option -d): that such a one
+# lists fewer than Slurm has is no word about the node, unless it listed more before.
+NARROWED_SOURCES = frozenset({"dcgm_exporter"})
 _SLACK_NS = 5 * SECOND_NS
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
     """``seen`` GPUs at ``time_ns``; ``full_ns`` is when the last of the missing ones was seen,
-    or when the counting began. ``interval_ns`` is how often they are counted."""
+    or when the counting began. ``interval_ns`` is how often they are counted. ``narrowed``: all
+    who count may be restricted to some GPUs."""
 
     seen: int
     time_ns: int
     full_ns: int
     interval_ns: int
+    narrowed: bool = False
 
 
 def count_gpus(node: Node, now_ns: int, thresholds: Thresholds) -> Count | None:
@@ -29,7 +34,7 @@ def count_gpus(node: Node, now_ns: int, thresholds: Thresholds) -> Count | None:
     None is no evidence: while any source that counts GPUs is down, hung or not heard (a fault of
     the tool), and where MIG is on (Slurm then counts instances, NVML counts boards).
     """
-    newest = _counting_source(node, now_ns, thresholds)
+    newest, names = _counting_source(node, now_ns, thresholds)
     if newest is None or any(gpu.mig for gpu in node.gpus.values()):
         return None
     # Told from the end of the source's last whole cycle, not from the newest GPU: after a step of
@@ -42,24 +47,28 @@ def count_gpus(node: Node, now_ns: int, thresholds: Thresholds) -> Count | None:
             seen += 1
         else:
             full_ns = max(full_ns, gpu.time_ns)
-    return Count(seen, time_ns, full_ns, newest.interval_ns)
+    narrowed = bool(names) and names <= NARROWED_SOURCES
+    return Count(seen, time_ns, full_ns, newest.interval_ns, narrowed)
 
 
-def _counting_source(node: Node, now_ns: int, thresholds: Thresholds) -> GpuSource | None:
-    """The newest source that counts; None unless every fresh one is up.
+def _counting_source(
+    node: Node, now_ns: int, thresholds: Thresholds
+) -> tuple[GpuSource | None, frozenset[str]]:
+    """The newest source that counts, and the names of all that do; None unless each fresh one is
+    up.
 
     Telemetry of old may have no ``source`` readings: then the GPU readings speak.
     """
-    sources = list(node.sources.values())
+    sources = dict(node.sources)
     if not sources and node.gpus:
         interval_ns = max(gpu.interval_ns for gpu in node.gpus.values())
         time_ns = max(gpu.time_ns for gpu in node.gpus.values())
-        sources = [GpuSource(True, time_ns, interval_ns, node.gpu_since_ns)]
-    fresh = [
-        one
-        for one in sources
+        sources = {"": GpuSource(True, time_ns, interval_ns, node.gpu_since_ns)}
+    fresh = {
+        name: one
+        for name, one in sources.items()
         if now_ns - node.head_time(one.time_ns) <= thresholds.fresh_ns(one.interval_ns)
-    ]
-    if not fresh or not all(one.up for one in fresh):
-        return None
-    return max(fresh, key=lambda one: one.time_ns)
+    }
+    if not fresh or not all(one.up for one in fresh.values()):
+        return None, frozenset()
+    return max(fresh.values(), key=lambda one: one.time_ns), frozenset(fresh)

@@ -140,7 +140,8 @@ RULES: Mapping[str, Rule] = MappingProxyType(
                 "gpu",
                 "Fewer GPUs are seen than Slurm gives to jobs, while the source that counts "
                 "them works. Not judged where MIG is on. Where Slurm newly asks for more than were "
-                "ever seen, its configuration was changed: an alert, no drain.",
+                "ever seen, its configuration was changed: an alert, no drain. The same where only "
+                "dcgm-exporter counts and never listed more: it may be restricted (-d).",
                 "one GPU short for 30 s",
                 Remedy.DRAIN,
                 _STATE,

@@ -260,15 +260,24 @@ def ecc_count(day_count: float, thresholds: Thresholds) -> Answer:
     )
 
 
-def gpu_count(seen: int, expected: int, newly_asked: bool = False) -> Answer:
+def gpu_count(
+    seen: int, expected: int, newly_asked: bool = False, never_more: bool = False
+) -> Answer:
     """``seen`` GPUs where Slurm gives ``expected`` to jobs; ``newly_asked``: Slurm asked for no
-    more than these before, and no more were ever seen.
+    more than these before, and no more were ever seen; ``never_more``: who counts may be
+    restricted to some GPUs, and never saw more.
     """
     if seen >= expected:
         return False
     text = f"{seen} of {expected} GPUs seen"
     if newly_asked:
         advice = f"was Slurm's configuration changed? no more than {seen} were ever seen here"
+        return Finding("gpu_count", "count", Remedy.ALERT, 2, text, advice)
+    if never_more:
+        advice = (
+            f"is dcgm-exporter restricted to some GPUs (its option -d)? it never listed more than "
+            f"{seen} here; if it is not, look for the missing GPU"
+        )
         return Finding("gpu_count", "count", Remedy.ALERT, 2, text, advice)
     advice = "restart the node; if it comes back, look for the missing GPU"
     return Finding("gpu_count", "count", Remedy.DRAIN, 3, text, advice)

@@ -269,7 +269,8 @@ class States:
         node.seen_most = max(node.seen_most, count.seen)
         # More is asked for than before, and nothing that was there is missing.
         newly_asked = 0 < node.asked < expected and count.seen >= node.seen_most
-        answer = rulebook.gpu_count(count.seen, expected, newly_asked)
+        never_more = count.narrowed and count.seen >= node.seen_most
+        answer = rulebook.gpu_count(count.seen, expected, newly_asked, never_more)
         if answer is False:
             node.asked = expected
         hold_ns = int(self.thresholds.gpu_count_hold_seconds * SECOND_NS)

@@ -57,11 +57,11 @@ def kept(rules: Rules) -> Rules:
 # ---- Slurm's configuration -------------------------------------------------------------------
 
 
-def counted(rules: Rules, at: int, gpus: int, minutes: int, expected: int) -> int:
+def counted(rules: Rules, at: int, gpus: int, minutes: int, expected: int, by: str = "nvml") -> int:
     """``gpus`` GPUs are seen for so long."""
     for _ in range(minutes * 6):
         at += 10 * SECOND
-        tell(rules, *(gpu("n1", i, at, FULL) for i in range(gpus)), source("n1", "nvml", at))
+        tell(rules, *(gpu("n1", i, at, FULL) for i in range(gpus)), source("n1", by, at))
         facts(rules, at, expected)
     return at
 
@@ -88,6 +88,47 @@ def test_gpus_that_slurm_newly_asks_for_and_nobody_ever_saw_are_a_question_to_a_
 def test_a_gpu_that_was_missing_from_the_first_look_on_is_the_nodes() -> None:
     rules = Rules()
     at = counted(rules, NOW, 7, 5, expected=8)
+    (fact,) = facts(rules, at, 8)
+    assert fact.remedy is Remedy.DRAIN
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_an_exporter_that_never_listed_all_gpus_may_be_restricted_and_one_that_lists_fewer_is_not(
+    restarts: bool,
+) -> None:
+    rules = Rules()
+    at = counted(rules, NOW, 4, 30, expected=8, by="dcgm_exporter")
+    if restarts:
+        rules = kept(rules)
+        at = counted(rules, at, 4, 2, expected=8, by="dcgm_exporter")
+    (fact,) = facts(rules, at, 8)
+    assert (fact.rule, fact.remedy) == ("gpu_count", Remedy.ALERT)
+    assert "4 of 8 GPUs seen" in fact.text
+    assert "its option -d" in fact.advice
+    # Then one of those that it lists is really gone.
+    at = counted(rules, at, 3, 3, expected=8, by="dcgm_exporter")
+    (fact,) = facts(rules, at, 8)
+    assert (fact.rule, fact.remedy) == ("gpu_count", Remedy.DRAIN)
+    assert "3 of 8 GPUs seen" in fact.text
+
+
+def test_an_exporter_that_listed_all_gpus_and_then_fewer_tells_a_fault() -> None:
+    rules = Rules()
+    at = counted(rules, NOW, 8, 5, expected=8, by="dcgm_exporter")
+    assert facts(rules, at, 8) == []
+    at = counted(rules, at, 7, 3, expected=8, by="dcgm_exporter")
+    (fact,) = facts(rules, at, 8)
+    assert fact.remedy is Remedy.DRAIN
+
+
+def test_beside_an_agent_that_counts_too_the_exporter_is_no_excuse() -> None:
+    rules = Rules()
+    at = NOW
+    for _ in range(30):
+        at += 10 * SECOND
+        readings = [gpu("n1", i, at, FULL) for i in range(7)]
+        tell(rules, *readings, source("n1", "nvml", at), source("n1", "dcgm_exporter", at))
+        facts(rules, at, 8)
     (fact,) = facts(rules, at, 8)
     assert fact.remedy is Remedy.DRAIN
 
