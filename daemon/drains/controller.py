@@ -67,5 +67,9 @@ class Controller:
         except SlurmError as error:
             return False if error.kind == MISSING else None
         # Slurm tells its start in whole seconds.
-        later = started_ns + SECOND_NS > since_ns
-        return later or 0 < self._known_ns != started_ns
+        end_ns = started_ns + SECOND_NS
+        if end_ns > since_ns:
+            return True
+        # One that was started after the last answer, and before our drains were last seen, is the
+        # one that showed them: from 23.11 on each `scontrol reconfigure` starts slurmctld anew.
+        return 0 < self._known_ns != started_ns and end_ns <= self._confirmed_ns

@@ -133,3 +133,20 @@ def test_a_backup_that_takes_over_with_the_state_changes_nothing(pair: Pair) -> 
     slurm.update("n3", state="resume")
     made.cycle()
     assert "DRAIN" not in slurm.words("n3")
+
+
+def test_a_person_who_lifts_our_drain_soon_after_a_reconfigure_is_obeyed(slurm: Cluster) -> None:
+    """From 23.11 on it starts slurmctld anew, as a crash does; the drains are not lost."""
+    made = house()
+    drained(made, slurm, "n3")
+    slurm.run("scontrol", "reconfigure")
+    wait_for(lambda: "DRAIN" in slurm.words("n3"), "slurmctld to answer again")
+    # Slurm tells its start in whole seconds.
+    time.sleep(1.1)
+    made.cycle()
+    slurm.update("n3", state="undrain")
+    made.cycle()
+    made.cycle()
+    assert "DRAIN" not in slurm.words("n3")
+    assert "returned" in said(made, "n3")
+    assert "forgotten" not in said(made, "n3")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from daemon.policy.cases import State
 from daemon.slurm.adapter import SlurmUnavailable
 from daemon.slurm.simulated import SimulatedSlurm
@@ -95,6 +97,19 @@ def test_a_person_is_obeyed_after_a_takeover_that_kept_the_state() -> None:
     pair.house.drains.not_read()
     pair.slurm.taken_over(pair.backup_ns)
     pair.cycle()  # the drains stand: this one is remembered now
+    pair.slurm.set("n3", state="resume")
+    pair.cycle()
+    assert pair.drained == {"n1"}
+    assert "forgotten" not in pair.said("n3")
+
+
+@pytest.mark.parametrize("cycles", range(5))
+def test_a_person_is_obeyed_soon_after_a_reconfigure(cycles: int) -> None:
+    """From 23.11 on ``scontrol reconfigure`` starts slurmctld anew, and loses nothing."""
+    pair = Pair()
+    pair.cycle(cycles)
+    pair.slurm.taken_over(pair.clock.now_ns())
+    pair.cycle()  # the drains stand in the one that was started anew, asked for its start or not
     pair.slurm.set("n3", state="resume")
     pair.cycle()
     assert pair.drained == {"n1"}
