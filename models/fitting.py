@@ -22,6 +22,7 @@ from models.features.arrays import Floats
 from models.horizons import horizons_with, label
 from models.learned import Horizon, KindModel, LearnedRisk, Trees, raw_score, usable_feature
 from models.looks import Examples, Looks, Mask
+from models.packed import PackedTrees
 
 SECOND_NS = 1_000_000_000
 
@@ -233,8 +234,7 @@ def _rate(examples: Examples) -> float:
 
 
 def _scored(trees: Trees, names: tuple[str, ...], later: Examples, known: float) -> Scored:
-    with threadpool_limits(1):
-        raw = raw_score(trees, _x(later, names)) if len(later.y) else np.zeros(0)
+    raw = raw_score(PackedTrees(list(trees.values())), _x(later, names))
     return Scored(raw, later.y, later.weight, later.failures(), known)
 
 

@@ -231,7 +231,7 @@ def test_reasons_name_what_moved_the_risk(
     x = some.x[:, [some.names.index(name) for name in kind.names]]
     p = kind.probability(x)
     worst = int(np.argmax(p))
-    signals = kind.signals(x[worst])
+    (signals,) = kind.signals(x[worst : worst + 1])
     assert signals
     assert [one.weight for one in signals] == sorted((one.weight for one in signals), reverse=True)
     # Exact for this model: with the first family as usual, the odds fall by its weight.
