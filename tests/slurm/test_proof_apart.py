@@ -16,10 +16,10 @@ pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 
 @pytest.fixture
 def reserved(slurm: Cluster) -> Iterator[Cluster]:
-    """``n1`` is in a user's reservation that may overlap others."""
+    """``n1`` is in a user's reservation that may overlap others; newer ones take no ``nobody``."""
     slurm.run(
         "scontrol", "create", "reservation", "ReservationName=ann_1", "StartTime=now",
-        "Duration=60", "Users=nobody", "Nodes=n1", "Flags=OVERLAP",
+        "Duration=60", "Users=daemon", "Nodes=n1", "Flags=OVERLAP",
     )  # fmt: skip
     yield slurm
     slurm.run("scancel", *slurm.jobs(), check=False)
@@ -36,11 +36,11 @@ def test_a_job_that_waits_in_a_users_reservation_of_the_node_waits_for_the_proof
     reserved: Cluster,
 ) -> None:
     slurm = reserved
-    begin = slurm.submit("--uid=nobody", "--chdir=/tmp", "--reservation=ann_1", "-w", "n1")
+    begin = slurm.submit("--uid=daemon", "--chdir=/tmp", "--reservation=ann_1", "-w", "n1")
     wait_for(lambda: slurm.jobs()[begin][0] == "RUNNING", "the user's first job")
     made = house(proof(passes=2, probes={"slow": Probe(command=("/bin/sleep", "1"))}))
     case = drained(made, "n1")
-    job = slurm.submit("--uid=nobody", "--chdir=/tmp", "--reservation=ann_1", "-w", "n1")
+    job = slurm.submit("--uid=daemon", "--chdir=/tmp", "--reservation=ann_1", "-w", "n1")
     slurm.run("scancel", begin)
     seen: set[tuple[str, str]] = set()
 
@@ -55,6 +55,6 @@ def test_a_job_that_waits_in_a_users_reservation_of_the_node_waits_for_the_proof
     assert ("testing", "PENDING") in seen
     assert ("testing", "RUNNING") not in seen
     # slurmctld looks at waiting jobs once a minute, and at new ones at once.
-    late = slurm.submit("--uid=nobody", "--chdir=/tmp", "--reservation=ann_1", "-w", "n1")
+    late = slurm.submit("--uid=daemon", "--chdir=/tmp", "--reservation=ann_1", "-w", "n1")
     open_again = lambda: "RUNNING" in {slurm.jobs()[one][0] for one in (job, late)}  # noqa: E731
     wait_for(open_again, "a job of the user", 90)

@@ -221,6 +221,55 @@ def test_what_25_11_says_of_a_token_that_ran_out_asks_for_the_token(
     assert set(rest.drain({"n1": "tocsin:a 1"}, free).unknown) == {"n1"}
 
 
+FIXTURES = Path(__file__).parents[2] / "fixtures/slurm"
+
+
+def test_26_05_tells_when_slurmctld_was_started_and_older_ones_say_that_they_do_not(
+    stand: Stand, tmp_path: Path
+) -> None:
+    """Recorded from slurmrestd 26.05.3; of the configuration itself only some lines are kept."""
+    conf = (FIXTURES / "26.05/rest-conf.json").read_bytes()
+    with pytest.raises(SlurmUnavailable, match=r"v0\.0\.42 does not tell") as caught:
+        adapter(stand.url, tmp_path).controller_start_ns()
+    assert caught.value.kind == "missing"
+
+    def newer(method: str, path: str) -> tuple[int, object]:
+        if path == "/slurm/v0.0.45/ping/":
+            return 200, {"pings": [], "errors": []}
+        return (200, conf) if path == "/slurm/v0.0.45/conf" else (404, b"")
+
+    stand.answer = newer
+    rest = adapter(stand.url, tmp_path)
+    assert rest.controller_start_ns() == 1_796_050_826 * 10**9
+    conf = b'{"slurm_conf": {}, "slurm_conf_meta": {}, "errors": []}'
+    with pytest.raises(SlurmUnavailable, match="no BOOT_TIME"):
+        rest.controller_start_ns()
+    conf = b'{"errors": [{"error": "Unable to contact slurm controller (connect failure)"}]}'
+    with pytest.raises(SlurmUnavailable, match="Unable to contact"):
+        rest.controller_start_ns()
+
+
+@pytest.mark.parametrize(("release", "version"), [("25.11", "v0.0.44"), ("26.05", "v0.0.45")])
+def test_what_a_real_slurmrestd_told_is_read(
+    stand: Stand, tmp_path: Path, release: str, version: str
+) -> None:
+    """Recorded: n1 was drained and resumed, n2 is drained, nobody touched n3."""
+    nodes = (FIXTURES / release / "rest-nodes.json").read_bytes()
+
+    def told(method: str, path: str) -> tuple[int, object]:
+        if path == f"/slurm/{version}/ping/":
+            return 200, {"pings": [], "errors": []}
+        return (200, nodes) if path == f"/slurm/{version}/nodes/" else (404, b"")
+
+    stand.answer = told
+    found = adapter(stand.url, tmp_path).nodes()
+    assert {node.name: (node.words, node.reason) for node in found.values()} == {
+        "n1": ("IDLE", ""), "n2": ("IDLE+DRAIN", "ann: look at the fan"), "n3": ("IDLE", ""),
+    }  # fmt: skip
+    assert found["n2"].reason_user == "root"
+    assert {node.gpus_configured for node in found.values()} == {8}
+
+
 def test_errors_are_read_in_every_form() -> None:
     assert errors_of({"errors": []}) == ""
     assert errors_of({"errors": [{"description": "a", "error": "b"}]}) == "b a"

@@ -99,11 +99,14 @@ def wait_for(
     machine slurmctld takes seconds for what takes milliseconds on a quiet one.
     """
     end = time.monotonic() + timeout_seconds
+    pause_seconds = 0.02
     while not condition():
         if time.monotonic() > end:
             instead = f"; there is {seen()!r}" if seen is not None else ""
             raise AssertionError(f"not within {timeout_seconds:g} s: {what}{instead}")
-        time.sleep(0.02)
+        # Asking costs a process or an answer of the head: what takes long is asked for less often.
+        time.sleep(pause_seconds)
+        pause_seconds = min(0.25, 1.2 * pause_seconds)
 
 
 class Cluster:
@@ -131,14 +134,16 @@ class Cluster:
                 more.unlink()
 
     @functools.cached_property
-    def _version(self) -> str:
-        return self.run("slurmctld", "-V")
+    def version(self) -> tuple[int, int]:
+        """The release of this Slurm: ``(22, 5)``."""
+        told = re.search(r" (\d+)\.(\d+)", self.run("slurmctld", "-V"))
+        assert told is not None
+        return int(told[1]), int(told[2])
 
     @functools.cached_property
     def _keeps_reasons(self) -> bool:
         """Whether this Slurm, without accounting, keeps the reason of a node that came back."""
-        match = re.search(r" (\d+)\.(\d+)", self._version)
-        return match is not None and (23, 11) <= (int(match[1]), int(match[2])) <= (25, 11)
+        return (23, 11) <= self.version <= (25, 11)
 
     def script(self, *arguments: str, timeout_seconds: float = 90.0) -> str:
         """Runs the testbed script and answers what it printed."""
@@ -184,7 +189,7 @@ class Cluster:
     def show(self) -> dict[str, tuple[frozenset[str], str]]:
         """Every node's state words (``IDLE``, ``DRAIN`` ...) and reason, as Slurm gives them."""
         # From 23.02 on sinfo's JSON puts several nodes into one record; 22.05's scontrol has none.
-        asked = ("sinfo",) if " 22.05." in self._version else ("scontrol", "show", "nodes")
+        asked = ("sinfo",) if self.version < (23, 2) else ("scontrol", "show", "nodes")
         answer = json.loads(self.run(*asked, "--json"))
         found: dict[str, tuple[frozenset[str], str]] = {}
         for node in answer["nodes"]:
