@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ import pytest
 
 from daemon.cli.client import HeadAway, ask
 from daemon.cli.token import add
+from tests.acceptance.born import Born
 from tests.collectors.fake_gpus import SOURCE
 from tests.testbed.slurm.cluster import Cluster, wait_for
 
@@ -53,7 +55,7 @@ class House:
         self.page = free_port()
         self.socket = self.folder / "tocsin.sock"
         self.tokens = self.folder / "tokens"
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.processes: dict[str, Born] = {}
         for node in cluster.nodes:
             add(self.tokens, node, TOKEN + node)
             self._furnish(node)
@@ -119,7 +121,7 @@ listen = "127.0.0.1:{self.page}"
 [slurm]
 cluster = "testbed"
 conf = "{self.cluster.conf}"
-period_seconds = 2
+period_seconds = 1
 deadline_seconds = 6
 {sections.get("slurm", "")}
 [policy]
@@ -163,23 +165,14 @@ silence_settle_seconds = 1
 
     def _start(self, name: str, arguments: list[str], more: dict[str, str]) -> None:
         env = {**self.cluster.env, **more}
-        out = (self.folder / f"{name}.log").open("ab")
-        self.processes[name] = subprocess.Popen(
-            [sys.executable, "-m", "daemon.cli", *arguments],
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-            start_new_session=True,
-        )
-        out.close()
+        self.processes[name] = Born(arguments, env, self.folder / f"{name}.log")
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
         """Sends a signal to the head or an agent and, if it ends it, waits for that."""
         process = self.processes[name]
         process.send_signal(number)
         if number in (signal.SIGKILL, signal.SIGTERM):
-            process.wait(20)
+            process.wait(60)
 
     def alive(self, name: str) -> bool:
         """Whether the process runs."""
@@ -196,15 +189,14 @@ silence_settle_seconds = 1
     def close(self) -> None:
         """Ends everything; keeps the folder when TOCSIN_KEEP is set."""
         for process in self.processes.values():
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGCONT)
-                os.killpg(process.pid, signal.SIGTERM)
+            process.send_group(signal.SIGCONT)
+            process.send_group(signal.SIGTERM)
         for process in self.processes.values():
             try:
                 process.wait(8)
             except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait(5)
+                process.send_group(signal.SIGKILL)
+                process.wait(60)
         if not os.environ.get("TOCSIN_KEEP"):
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -240,6 +232,37 @@ silence_settle_seconds = 1
         """The decisions recorded so far, newest first."""
         return list(self.ask(f"/api/v1/decisions?limit=500&node={node}")["decisions"])
 
+    def guard(self, node: str) -> str:
+        """The newest guard that held a decision about the node back; "" for none."""
+        return next((one["guard"] for one in self.decisions(node) if one["guard"]), "")
+
+    def drained(self, node: str) -> bool:
+        """Whether Slurm shows the node as drained or draining."""
+        return "DRAIN" in self.cluster.words(node)
+
+    def looks(self, readings: int = 3) -> None:
+        """Waits until the head has read Slurm so many times more, a second apart as it judges.
+
+        After three, at least one whole reading and one judgement began after the call: what
+        has not happened by then does not happen for what was there before.
+        """
+        last_seconds, seen = self._read_at(), 0
+
+        def enough() -> bool:
+            nonlocal last_seconds, seen
+            now_seconds = self._read_at()
+            if now_seconds > last_seconds + 0.5:
+                last_seconds, seen = now_seconds, seen + 1
+            return seen >= readings
+
+        wait_for(enough, f"the head reads Slurm {readings} times more")
+
+    def _read_at(self) -> float:
+        status = self.status()
+        age_seconds = status["slurm"]["age_seconds"]
+        now_seconds = datetime.fromisoformat(status["time"]).timestamp()
+        return 0.0 if age_seconds is None else float(now_seconds - age_seconds)
+
     def tocsin(self, *arguments: str, login: str | None = None) -> subprocess.CompletedProcess[str]:
         """The command as an operator types it; ``login``: who logged in and became root since,
         "" for nobody that the kernel knows of.
@@ -259,7 +282,7 @@ silence_settle_seconds = 1
             env=env,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=180,
             check=False,
         )
 

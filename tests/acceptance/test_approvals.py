@@ -12,7 +12,6 @@ import pytest
 from daemon.cli.token import add
 from daemon.page.guard import WORD_HEADER
 from tests.acceptance.house import XID79, House
-from tests.acceptance.test_main_job import _guard, drained
 from tests.testbed.slurm.cluster import wait_for
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
@@ -30,7 +29,7 @@ def start(build_house: Callable[..., House], policy: str) -> House:
     house.start_agent("n3")
     wait_for(lambda: house.status()["agents_heard"] >= 1, "the agent is heard")
     house.kernel_says("n3", XID79)
-    wait_for(lambda: _guard(house, "n3") == "approval", "the drain waits")
+    wait_for(lambda: house.guard("n3") == "approval", "the drain waits")
     return house
 
 
@@ -64,10 +63,10 @@ def test_two_people_drain_a_node_one_by_the_command_line_and_one_at_the_page(
     again = house.tocsin("approve", case[:6], login="daemon")
     assert again.returncode == 1
     assert "said yes already; 2 people are needed" in again.stderr
-    assert not drained(house.cluster, "n3")
+    assert not house.drained("n3")
     status, said = at_the_page(house, case)
     assert status == 200, said
-    wait_for(lambda: drained(house.cluster, "n3"), "n3 is drained after the second yes")
+    wait_for(lambda: house.drained("n3"), "n3 is drained after the second yes")
     told = house.tocsin("explain", case[:6]).stdout
     assert "(by daemon (as root))" in told
     assert "(by page:ann)" in told
@@ -90,4 +89,4 @@ def test_a_proposal_expires_is_made_again_and_an_old_yes_counts_no_more(
     wait_for(lambda: house.status()["approvals_waiting"] == 1, "it is made again")
     done = house.tocsin("approve", case[:6], login="daemon")
     assert "another person's is needed too" in done.stdout, done.stdout + done.stderr
-    assert not drained(house.cluster, "n3")
+    assert not house.drained("n3")

@@ -8,7 +8,6 @@ from collections.abc import Callable
 import pytest
 
 from tests.acceptance.house import TOKEN, XID79, House, post_lines
-from tests.acceptance.test_main_job import drained
 from tests.testbed.slurm.cluster import wait_for
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
@@ -19,25 +18,25 @@ HOUR_NS = 3600 * 10**9
 def test_a_resume_soon_after_a_clean_restart_of_slurmctld_is_a_persons(house: House) -> None:
     slurm = house.cluster
     house.kernel_says("n3", XID79)
-    wait_for(lambda: drained(slurm, "n3"), "n3 is drained")
-    time.sleep(3)  # the ledger has stamped it; it is stamped again a minute later only
+    wait_for(lambda: house.drained("n3"), "n3 is drained")
+    house.looks()  # the ledger has stamped it; it is stamped again a minute later only
     slurm.stop_controller()
     slurm.start_controller()
-    time.sleep(6)  # two readings of the new slurmctld still show the drain
-    assert drained(slurm, "n3")
+    house.looks(4)  # the new slurmctld still shows the drain
+    assert house.drained("n3")
     slurm.update("n3", state="resume")
-    time.sleep(6)
-    assert not drained(slurm, "n3"), slurm.reason("n3")
+    house.looks(4)
+    assert not house.drained("n3"), slurm.reason("n3")
 
 
 def test_one_reading_from_the_future_takes_no_gpu_away(house: House) -> None:
-    time.sleep(2)
+    house.looks()
     ahead_ns = time.time_ns() + HOUR_NS
     line = f"gpu,node=n1,gpu=0 temperature_celsius=40 {ahead_ns}"
     assert post_lines(house.port, TOKEN + "n1", line.encode())[0] == 204
-    time.sleep(6)
+    house.looks(4)
     assert not house.decisions("n1")
-    assert not drained(house.cluster, "n1")
+    assert not house.drained("n1")
 
 
 @pytest.mark.parametrize("why", ["shadow", "locked"])
@@ -52,7 +51,7 @@ def test_no_note_for_a_rule_in_shadow_or_on_a_locked_node(
     slurm.drain("n1", "swap PSU")
     house.kernel_says("n1", XID79)
     wait_for(lambda: house.decisions("n1"), "the refusal is recorded")
-    time.sleep(3)
+    house.looks()
     assert "Comment=" not in slurm.run("scontrol", "show", "node", "n1")
 
 
@@ -63,7 +62,7 @@ def test_a_node_that_a_person_took_down_and_resumed_is_not_drained_for_what_was(
     slurm.update("n2", state="down", reason="swap GPU 4")
     house.kernel_says("n2", XID79)
     wait_for(lambda: house.decisions("n2"), "the refusal is recorded")
-    time.sleep(3)
+    house.looks()
     slurm.update("n2", state="resume")
-    time.sleep(6)
-    assert not drained(slurm, "n2"), slurm.reason("n2")
+    house.looks(4)
+    assert not house.drained("n2"), slurm.reason("n2")

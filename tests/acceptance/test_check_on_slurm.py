@@ -17,7 +17,7 @@ import pytest
 
 from tests.testbed.slurm.cluster import Cluster
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 
 
 def check(slurm: Cluster, folder: Path, section: str, **env: str) -> tuple[int, list[Any], str]:
@@ -31,7 +31,7 @@ def check(slurm: Cluster, folder: Path, section: str, **env: str) -> tuple[int, 
     )
     done = subprocess.run(
         [sys.executable, "-m", "daemon.cli", "check", "--json", "--config", str(config)],
-        env={**slurm.env, **env}, capture_output=True, text=True, timeout=60, check=False,
+        env={**slurm.env, **env}, capture_output=True, text=True, timeout=180, check=False,
     )  # fmt: skip
     assert "Traceback" not in done.stderr
     told = json.loads(done.stdout)

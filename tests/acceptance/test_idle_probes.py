@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tests.acceptance.house import House
-from tests.acceptance.test_main_job import drained
 from tests.testbed.slurm.cluster import wait_for
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
@@ -38,7 +37,7 @@ def test_a_node_slower_than_its_peers_is_told_and_stays_in_service(
     assert only["action"] == "alert"
     assert "speed_ratio 0.5, its 3 peers have 1" in only["reason"]
     assert not any(told(house, node) for node in ("n1", "n2", "n4"))
-    assert not drained(house.cluster, "n3")
+    assert not house.drained("n3")
     assert house.cluster.reason("n3") == ""
     said = house.tocsin("explain", "n3")
     assert "idle probes in a row" in said.stdout, said.stdout + said.stderr

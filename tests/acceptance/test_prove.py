@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 import signal
-import time
 from collections.abc import Callable
 
 import pytest
 
 from daemon.cli.client import HeadRefused
 from tests.acceptance.house import XID79, House
-from tests.acceptance.test_main_job import drained
 from tests.testbed.slurm.cluster import wait_for
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
@@ -36,7 +34,7 @@ def start(
     house.start_agent("n3")
     wait_for(lambda: house.status()["agents_heard"] >= 1, "the agent is heard")
     house.kernel_says("n3", XID79)
-    wait_for(lambda: drained(house.cluster, "n3"), "n3 is drained")
+    wait_for(lambda: house.drained("n3"), "n3 is drained")
     return house
 
 
@@ -54,8 +52,8 @@ def ask(house: House) -> None:
 
 def test_a_node_that_passes_is_back_and_explained(build_house: Callable[..., House]) -> None:
     house = start(build_house, "asked", "true", "/bin/true", GEMM)
-    time.sleep(3)
-    assert drained(house.cluster, "n3"), "nobody asked for a proof yet"
+    house.looks()
+    assert house.drained("n3"), "nobody asked for a proof yet"
     case = house.node("n3")["reason"].split()[2].rstrip(";")
     done = house.tocsin("prove", "n1")
     assert done.returncode == 1
@@ -77,7 +75,7 @@ def test_a_node_that_fails_stays_with_its_ticket(build_house: Callable[..., Hous
     house = start(build_house, "asked", "disk", "/bin/false")
     ask(house)
     wait_for(lambda: "proof failed" in house.cluster.reason("n3"), "it has failed")
-    assert drained(house.cluster, "n3")
+    assert house.drained("n3")
 
     def told() -> str:
         return " ".join(house.ask("/api/v1/explain/n3")["sentences"])
@@ -96,8 +94,8 @@ def test_in_shadow_no_proof_begins(build_house: Callable[..., House]) -> None:
     done = house.tocsin("prove", "n3")
     assert done.returncode == 1
     assert "shadow mode" in done.stderr
-    time.sleep(5)
+    house.looks(4)
     assert house.cluster.updates_since(before) == []
     assert not house.cluster.jobs()
     assert "No reservations" in house.cluster.run("scontrol", "show", "reservation")
-    assert drained(house.cluster, "n3")
+    assert house.drained("n3")

@@ -8,7 +8,6 @@ import pytest
 
 from daemon.slurm.soft import parse_shown
 from tests.acceptance.house import XID79, House
-from tests.acceptance.test_main_job import drained
 from tests.testbed.slurm.cluster import wait_for
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
@@ -39,14 +38,14 @@ def test_a_drained_node_is_rebooted_stays_drained_and_once_back_is_taken_last(
 ) -> None:
     house = start(build_house)
     house.kernel_says("n3", XID79)
-    wait_for(lambda: drained(house.cluster, "n3"), "n3 is drained")
+    wait_for(lambda: house.drained("n3"), "n3 is drained")
     case = house.decisions("n3")[0]["id"][:6]
 
     def told(words: str) -> bool:
         return words in house.tocsin("explain", case).stdout
 
     wait_for(lambda: told("reboot_done: it is back"), "n3 was rebooted")
-    assert drained(house.cluster, "n3")
+    assert house.drained("n3")
     assert weight(house, "n3") == 1, "a drained node needs no soft step"
     done = house.tocsin("resume", "n3")
     assert done.returncode == 0, done.stderr
@@ -54,5 +53,5 @@ def test_a_drained_node_is_rebooted_stays_drained_and_once_back_is_taken_last(
     wait_for(lambda: weight(house, "n3") == 1001, "n3 is taken last")
     assert [weight(house, node) for node in ("n1", "n2", "n4")] == [1, 1, 1]
     assert "soft_weight: weight 1 -> 1001: risk" in house.tocsin("explain", "n3").stdout
-    assert not drained(house.cluster, "n3")
+    assert not house.drained("n3")
     house.cluster.update("n3", weight="1")

@@ -15,7 +15,6 @@ import pytest
 from daemon.cli.client import HeadAway, ask
 from daemon.standby import LOST_EXIT_CODE
 from tests.acceptance.house import TOKEN, XID79, House, free_port
-from tests.acceptance.test_main_job import drained
 from tests.testbed.slurm.cluster import wait_for
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
@@ -91,7 +90,7 @@ def test_the_other_head_takes_over_from_one_that_was_killed(pair: Pair) -> None:
     assert word.returncode == 1
     assert "this head stands by" in word.stderr
     house.kernel_says("n3", XID79)
-    wait_for(lambda: drained(slurm, "n3"), "n3 is drained")
+    wait_for(lambda: house.drained("n3"), "n3 is drained")
     reason = slurm.reason("n3")
 
     house.kill("head")
@@ -99,11 +98,11 @@ def test_the_other_head_takes_over_from_one_that_was_killed(pair: Pair) -> None:
     wait_for(lambda: pair.role("second") == "acts", "the second head acts")
     assert time.monotonic() - begun > SECONDS * 0.5, "the lease was not waited for"
     house.kernel_says("n2", XID79)
-    wait_for(lambda: drained(slurm, "n2"), "n2 is drained by the second head")
+    wait_for(lambda: house.drained("n2"), "n2 is drained by the second head")
     assert slurm.reason("n3") == reason
     done = house.tocsin("resume", "n3", "--socket", str(pair.sockets["second"]))
     assert done.returncode == 0, done.stderr
-    assert not drained(slurm, "n3")
+    assert not house.drained("n3")
 
     house.start_head(wait=False)
     wait_for(lambda: pair.role("head") == "stands by", "the first head stands by")
@@ -130,7 +129,7 @@ def test_a_frozen_head_that_wakes_up_writes_nothing_and_ends(pair: Pair) -> None
     with asks_to_drain(pair, "n1"):
         wait_for(lambda: pair.role("second") == "acts", "the second head acts")
         house.kernel_says("n2", XID79)
-        wait_for(lambda: drained(slurm, "n2"), "n2 is drained by the second head")
+        wait_for(lambda: house.drained("n2"), "n2 is drained by the second head")
         before = slurm.log_size()
         house.kill("head", signal.SIGCONT)
         wait_for(lambda: pair.ended("head") is not None, "the stale head ends")
@@ -138,7 +137,7 @@ def test_a_frozen_head_that_wakes_up_writes_nothing_and_ends(pair: Pair) -> None
     assert any(one.get("event") == "lease_lost" for one in house.words("head"))
     time.sleep(2)
     assert slurm.updates_since(before) == []
-    assert not drained(slurm, "n1")
+    assert not house.drained("n1")
     assert pair.role("second") == "acts"
     assert [one for one in pair_decisions(pair) if one["node"] == "n1"] == []
 
@@ -163,5 +162,5 @@ def test_without_the_shared_folder_nobody_acts(pair: Pair) -> None:
     assert slurm.updates_since(before) == []
     away.rename(pair.lease)
     wait_for(lambda: pair.role("second") == "acts", "the second head acts")
-    wait_for(lambda: drained(slurm, "n2"), "n2 is drained, once")
+    wait_for(lambda: house.drained("n2"), "n2 is drained, once")
     assert len([line for line in slurm.updates_since(before) if "reason set" in line]) == 1
