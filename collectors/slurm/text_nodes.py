@@ -35,16 +35,15 @@ _LOOKED_AT = frozenset(
         "CPUTot", "CPUAlloc", "Weight",
     }
 )  # fmt: skip
+# What stands behind the free texts (slurm_sprint_node_table, 22.05 to 26.11). None holds a blank.
+_BEHIND = ("InstanceId", "InstanceType", "ReservationName", "Topology", "Parameters")
 # What ends a reason: who set it and when.
 _STAMP = re.compile(
     r" \[([^\s@\[\]]*)@(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d|[A-Z][A-Za-z0-9:. -]{0,30})\]"
 )
-_SET_BY = re.compile(
-    _STAMP.pattern
-    + r"(?=$| (?:Comment|Extra|InstanceId|InstanceType|ReservationName|Reservation)=)"
-)
+_SET_BY = re.compile(_STAMP.pattern + rf"(?=$| (?:Comment|Extra|Reservation|{'|'.join(_BEHIND)})=)")
 _TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)T(\d\d):(\d\d):(\d\d)")
-_AFTER_FREE = re.compile(r" (InstanceId|InstanceType|ReservationName)=(\S*)")
+_AFTER_FREE = re.compile(rf" ({'|'.join(_BEHIND)})=(\S*)")
 
 
 def from_text(text: str, problems: list[Problem]) -> Nodes:
@@ -63,7 +62,7 @@ def from_text(text: str, problems: list[Problem]) -> Nodes:
 
 
 def clear(text: str) -> bool:
-    """Whether ``scontrol --oneliner show nodes`` of 22.05 can be read in one way only.
+    """Whether ``scontrol --oneliner show nodes`` can be read in one way only.
 
     Not so where a text that people or nodes set holds what looks like a field, a line of its own or
     the stamp behind a reason: then only JSON tells which is which.
@@ -91,11 +90,23 @@ def _clear_tail(tail: str) -> bool:
     """The same for what stands from the first free text on."""
     reasons, comments = tail.count(" Reason="), tail.count(" Comment=")
     stamps = len(_STAMP.findall(tail))
-    after = sum(tail.count(f" {word}=") for word in ("Extra", "ReservationName", "State"))
+    comments += tail.count(" Extra=")
+    behind = [tail.count(f" {word}=") for word in _BEHIND]
+    if tail.count(" State=") or max(behind) > 1:
+        return False
+    # Behind a comment nothing may follow: it could be the comment's own words.
+    alone = comments + sum(behind) <= 1 if comments else True
     if reasons:
-        # A reason ends at its stamp; what follows it is the comment, or the reservation.
-        return (reasons, stamps) == (1, 1) and comments + after <= 1
-    return comments == 1 and stamps == 0 and after == 0
+        # A reason ends at its stamp; what follows it is the comment, or what Slurm adds.
+        return (reasons, stamps) == (1, 1) and alone and _ends_before(tail, behind)
+    return comments == 1 and stamps == 0 and alone
+
+
+def _ends_before(tail: str, behind: list[int]) -> bool:
+    """Whether all that stands behind the free texts stands behind the reason's stamp as well."""
+    stamp = _STAMP.search(tail)
+    rest = tail[stamp.end() :] if stamp else ""
+    return behind == [rest.count(f" {word}=") for word in _BEHIND]
 
 
 def _records(text: str) -> Iterator[str]:

@@ -22,7 +22,8 @@ STAMP = " [root@2026-11-30T02:50:50]"
 # Pieces that make a text look like something else.
 PIECES = (
     "bad DIMM", "a=b", "[x@y]", STAMP, " [@Unknown]", " Reason=ours", " Comment=hi", " Extra=e",
-    " ReservationName=r1", " State=IDLE", "\nNodeName=n2 State=DOWN", "\nNodeName=n9 State=IDLE",
+    " ReservationName=r1", " Topology=t:s1", " Parameters=a=b", " State=IDLE",
+    "\nNodeName=n2 State=DOWN", "\nNodeName=n9 State=IDLE",
     "\n", "\x0b", "\u2028", "  ", " OS=x", "tocsin:x79 gpu3 9f2c", "Zoë",
 )  # fmt: skip
 WORDS = st.lists(st.sampled_from(PIECES), max_size=4).map("".join)
@@ -36,15 +37,19 @@ class Said:
     comment: str = ""
     extra: str = ""
     reservation: str = ""
+    topology: str = ""
     system: str = "Linux 6.1.0-28-amd64 #1 SMP PREEMPT_DYNAMIC"
 
 
 def printed(name: str, said: Said) -> str:
-    """A node as ``scontrol --oneliner`` of 22.05 prints it (src/api/node_info.c)."""
+    """A node as ``scontrol --oneliner`` prints it (src/api/node_info.c): ``topology`` is what 25.05
+    and later add.
+    """
     free = f" Reason={said.reason}{STAMP}" if said.reason else ""
     free += f" Comment={said.comment}" if said.comment else ""
     free += f" Extra={said.extra}" if said.extra else ""
     free += f" ReservationName={said.reservation}" if said.reservation else ""
+    free += f" Topology={said.topology}" if said.topology else ""
     return (
         f"NodeName={name} Arch=x86_64 CPUTot=64 Gres=gpu:h200:8 NodeAddr={name} Version=22.05.8 "
         f"OS={said.system} RealMemory=1000 State=IDLE+DRAIN ThreadsPerCore=1 Weight=7 "
@@ -56,7 +61,7 @@ def printed(name: str, said: Said) -> str:
 @settings(max_examples=600, deadline=None)
 @given(
     st.builds(
-        Said, WORDS, WORDS, WORDS, st.sampled_from(["", "m1"]),
+        Said, WORDS, WORDS, WORDS, st.sampled_from(["", "m1"]), st.sampled_from(["", "t:s1"]),
         st.sampled_from(["Linux 6.1 #1 SMP", "Linux State=IDLE", "x Weight=1 y", "", "a b"]),
     )
 )  # fmt: skip
@@ -90,10 +95,27 @@ def test_what_counts_as_clear_is_read_word_for_word(said: Said) -> None:
         Said(reason="ask Zoë: a=b [x@y]", comment="rack 7 = PDU 3"),
         Said(comment="rack 7"),
         Said(reason="maintenance", reservation="m1"),
+        Said(reason="maintenance", reservation="m1", topology="default:s1"),
+        Said(topology="default:s1"),
     ],
 )
 def test_what_people_usually_write_is_clear(said: Said) -> None:
     assert clear(printed("n1", said) + "\n")
+
+
+@pytest.mark.parametrize("behind", ["Topology=default:s1", "Parameters=a=b", "InstanceId=i-1 "])
+@pytest.mark.parametrize("reserved", ["", " ReservationName=m1"])
+def test_what_newer_versions_print_behind_a_reason_is_no_part_of_it(
+    behind: str, reserved: str
+) -> None:
+    ours = "tocsin:x79 gpu3 9f2c; fell off the bus; tocsin explain 9f2c"
+    for comment in ("", "rack 7"):
+        said = printed("n1", Said(reason=ours, comment=comment)) + f"{reserved} {behind}"
+        nodes, problems = parse_nodes(said)
+        assert problems == []
+        assert (nodes["n1"].reason, nodes["n1"].reason_user) == (ours, "root")
+        assert nodes["n1"].comment == comment
+        assert nodes["n1"].reservation == ("m1" if reserved else "")
 
 
 def test_nothing_is_not_clear() -> None:
