@@ -13,7 +13,7 @@ from collectors.slurm.source import Options
 from daemon.slurm.adapter import SlurmError
 from daemon.slurm.cli import CliAdapter
 from tests.daemon.worlds import House, lost
-from tests.testbed.slurm.cluster import Cluster, wait_for
+from tests.testbed.slurm.cluster import Cluster, release, wait_for
 from tests.testbed.slurm.pair import Pair
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
@@ -78,6 +78,8 @@ def test_a_slurmctld_that_starts_with_nothing_gets_our_drain_again_and_not_anoth
 
 @pytest.fixture
 def pair(slurm_start, request: pytest.FixtureRequest) -> Iterator[Pair]:  # type: ignore[no-untyped-def]
+    if not request.param and release() >= (23, 11):
+        pytest.skip("from 23.11 on a backup waits for the first one's heartbeat in a shared folder")
     made = Pair(slurm_start, 3, shared=request.param)
     yield made
     made.close()

@@ -73,17 +73,22 @@ def missing() -> str:
     return ""
 
 
-def rest_writes() -> bool:
-    """Whether there is a slurmrestd that writes nodes, as from 24.11 on; asks it alone."""
-    tool = shutil.which("slurmrestd", path=search_path())
-    if tool is None:
-        return False
-    told = subprocess.run(
-        [tool, "-V"], capture_output=True, stdin=subprocess.DEVNULL, timeout=60, text=True,
+def release(tool: str = "slurmctld") -> tuple[int, int]:
+    """The release of the Slurm that tests use, ``(22, 5)``; ``(0, 0)`` where there is none."""
+    found = shutil.which(tool, path=search_path())
+    if found is None:
+        return 0, 0
+    done = subprocess.run(
+        [found, "-V"], capture_output=True, stdin=subprocess.DEVNULL, timeout=60, text=True,
         check=False,
-    ).stdout  # fmt: skip
-    version = re.search(r" (\d+)\.(\d+)", told)
-    return version is not None and (int(version[1]), int(version[2])) >= (24, 11)
+    )  # fmt: skip
+    told = re.search(r" (\d+)\.(\d+)", done.stdout)
+    return (int(told[1]), int(told[2])) if told else (0, 0)
+
+
+def rest_writes() -> bool:
+    """Whether there is a slurmrestd that writes nodes, as from 24.11 on."""
+    return release("slurmrestd") >= (24, 11)
 
 
 def wait_for(
@@ -136,9 +141,7 @@ class Cluster:
     @functools.cached_property
     def version(self) -> tuple[int, int]:
         """The release of this Slurm: ``(22, 5)``."""
-        told = re.search(r" (\d+)\.(\d+)", self.run("slurmctld", "-V"))
-        assert told is not None
-        return int(told[1]), int(told[2])
+        return release()
 
     @functools.cached_property
     def _keeps_reasons(self) -> bool:
