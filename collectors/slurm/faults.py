@@ -22,6 +22,7 @@ HUNG = "hung"
 BROKEN = "broken"
 BUSY = "busy"
 UNCONFIGURED = "unconfigured"
+PLUGIN = "plugin"
 AUTHENTICATION = "authentication"
 VERSION = "version"
 REFUSED = "refused"
@@ -30,8 +31,11 @@ GARBAGE = "garbage"
 
 # In these slurmctld itself has said nothing of what was asked: neither yes nor no.
 AWAY = frozenset(
-    {STOPPED, HUNG, BROKEN, BUSY, UNCONFIGURED, AUTHENTICATION, VERSION, MISSING, "standby"}
-)
+    {
+        STOPPED, HUNG, BROKEN, BUSY, UNCONFIGURED, PLUGIN, AUTHENTICATION, VERSION, MISSING,
+        "standby",
+    }
+)  # fmt: skip
 
 
 def _errnos(*numbers: int) -> str:
@@ -69,6 +73,13 @@ _WORDS: tuple[tuple[str, str, str], ...] = (
         r"|Unexpected message received|Incompatible plugin version|invalid message type"
         r"|Malformed RPC",
         "client and slurmctld do not speak the same protocol: are their versions near enough?",
+    ),
+    (
+        # 22.05 to 24.11, and 25.05 on.
+        PLUGIN,
+        r"JSON plugin load failure|could not find plugin for application/json",
+        "Slurm's JSON plugin is not here: install the package that holds serializer_json.so"
+        " (Debian and Ubuntu: slurm-wlm-basic-plugins)",
     ),
     (
         UNCONFIGURED,
@@ -121,7 +132,8 @@ _WORDS: tuple[tuple[str, str, str], ...] = (
 # Said before a request leaves, or by slurmctld instead of looking at it; and what takes it back.
 _NOT_SENT = re.compile(
     r"connect failure|connection failure|timed out establishing|encode failed|Rate limit exceeded"
-    r"|in standby mode|establish a configuration source|DNS SRV lookup failed",
+    r"|in standby mode|JSON plugin load failure|could not find plugin for"
+    r"|establish a configuration source|DNS SRV lookup failed",
     re.IGNORECASE,
 )
 _PERHAPS_SENT = re.compile(

@@ -2,10 +2,11 @@
 
 One read of the nodes and one of the jobs is all that a cycle costs, whatever the cluster's
 size. The form is chosen once: JSON of ``scontrol`` where it is spoken, else (22.05) its text where
-that can be read in one way only and JSON of ``sinfo`` where it cannot, else text. Learnt on real
-controllers: ``sinfo --json`` of 22.05 ends with exit code 0 and *no* nodes when slurmctld is away,
-so an answer without nodes is a failure, never an empty cluster; clients retry a missing slurm.conf
-for 60 s, so it is looked for first.
+that can be read in one way only and JSON of ``sinfo`` where it cannot, else text. Newer ones whose
+JSON plugin is not installed are read as text too, and not at all where that is unclear. Learnt on
+real controllers: ``sinfo --json`` of 22.05 ends with exit code 0 and *no* nodes when slurmctld is
+away, so an answer without nodes is a failure, never an empty cluster; clients retry a missing
+slurm.conf for 60 s, so it is looked for first.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 
 from collectors.command import Result, Runner
 from collectors.sample import Problem, clip
-from collectors.slurm.faults import GARBAGE, UNCONFIGURED, SlurmTrouble, trouble
+from collectors.slurm.faults import GARBAGE, PLUGIN, UNCONFIGURED, SlurmTrouble, trouble
 from collectors.slurm.hostlist import HostlistError, compress, expand, valid_name
 from collectors.slurm.nodes import Nodes, local_ns, parse_nodes
 from collectors.slurm.text_nodes import clear
@@ -98,6 +99,7 @@ class SlurmReader:
         self._runner = runner
         self._monotonic = monotonic
         self._without_text = 0
+        self._no_json: SlurmTrouble | None = None  # why this Slurm speaks none
         self._form = ""  # "scontrol", "sinfo" or "text", once one of them has answered
         self.reads_total = 0
 
@@ -105,6 +107,11 @@ class SlurmReader:
     def form(self) -> str:
         """Which form of answer this Slurm gives; empty before the first read."""
         return self._form
+
+    @property
+    def without_json(self) -> bool:
+        """Whether nodes are read as text because Slurm's JSON plugin is missing here."""
+        return self._no_json is not None
 
     def nodes(
         self, names: Iterable[str] | None = None, deadline_seconds: float = 10.0
@@ -126,6 +133,12 @@ class SlurmReader:
                 return found
             result = self._ask(form, wanted, max(0.1, end - self._monotonic()))
             if b"unrecognized option" in result.stderr or b"invalid option" in result.stderr:
+                continue
+            if form != "text" and (missing := _no_json(result)) is not None:
+                self._no_json = missing
+                if form == "sinfo" and wanted is None:
+                    # Its text can be read in more than one way: better nothing than a guess.
+                    raise missing
                 continue
             nodes, problems = self._read(result, wanted)
             if form == "sinfo" and any(node.uncertain for node in nodes.values()):
@@ -165,7 +178,7 @@ class SlurmReader:
         if not result.ok:
             raise trouble(result)
         if not clear(result.text()):
-            self._without_text = UNCLEAR_READS
+            self._without_text = 0 if self._no_json else UNCLEAR_READS
             return None
         nodes, problems = parse_nodes(result.stdout)
         return (nodes, []) if nodes and not problems else None
@@ -222,6 +235,14 @@ class SlurmReader:
             return trouble(probe)
         words = "; ".join(problem.problem for problem in problems[:3]) or "an empty list"
         return SlurmTrouble(GARBAGE, f"{result.argv[0]} gives no nodes: {clip(words, 300)}")
+
+
+def _no_json(result: Result) -> SlurmTrouble | None:
+    """What a command said that found no JSON plugin; None of any other."""
+    if result.ok or result.status != "ended":
+        return None
+    error = trouble(result)
+    return error if error.kind == PLUGIN else None
 
 
 def parse_jobs(text: str) -> dict[str, Job]:

@@ -102,6 +102,14 @@ class CliAdapter:
             env=self._tools.environment(),
         )
         lines = [f"Slurm by its own commands: {version.text().strip() or version.fault}"]
+        with contextlib.suppress(SlurmError):
+            self.nodes()
+        if self.reader.without_json:
+            lines.append(
+                "Slurm's JSON plugin is not here (serializer_json.so; Debian and Ubuntu: "
+                "slurm-wlm-basic-plugins): nodes are read as text, and not at all where "
+                "somebody's reason or comment can be taken for something else"
+            )
         if not self._interactive:
             lines.append("scontrol takes no commands over a pipe: look and write are 10 ms apart")
         log = self._controller_log()
