@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from daemon.bench import slurm as bench
-from tests.testbed.slurm.cluster import missing
+from tests.testbed.slurm.cluster import Cluster, missing
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 
@@ -50,6 +51,39 @@ def test_a_loop_of_scontrol_asks_twice_a_node_and_more_often_than_we_do(costs: C
     loop = costs["scontrol loop, drain"]
     assert bench.node_requests(loop) == 2 * DRAINS
     assert costs["drain, one reason"].asked() < loop.asked()
+
+
+LOOKS = (
+    ("scontrol", "show", "node", "n1"),
+    ("scontrol", "--oneliner", "show", "node", "n1"),
+    ("scontrol", "--all", "--local", "--oneliner", "show", "nodes"),
+    ("sinfo", "-h", "-N", "-n", "n1", "-o", "%N %T %E"),
+    ("sinfo", "-h", "-O", "NodeHost,StateLong,Reason", "-n", "n1"),
+    ("sinfo", "-h", "-N", "-o", "%N %T %E"),
+    ("sinfo", "-R"),
+    ("sinfo", "--json"),
+    ("sinfo", "--json", "-n", "n1"),
+)
+
+
+def test_none_of_slurms_commands_reads_nodes_without_the_partitions(slurm: Cluster) -> None:
+    """Where one does, a lone group need no longer cost five requests."""
+
+    def asked() -> dict[str, int]:
+        told = slurm.run("sdiag").partition("by message type")[2].partition("by user")[0]
+        return {
+            kind: int(count) for kind, count in re.findall(r"(\w+)\s*\(\s*\d+\) count:(\d+)", told)
+        }
+
+    def more(before: dict[str, int], *kinds: str) -> int:
+        after = asked()
+        return sum(after.get(kind, 0) - before.get(kind, 0) for kind in kinds)
+
+    for look in LOOKS:
+        before = asked()
+        slurm.run(*look)
+        assert more(before, "REQUEST_NODE_INFO", "REQUEST_NODE_INFO_SINGLE") == 1, look
+        assert more(before, "REQUEST_PARTITION_INFO") == 1, look
 
 
 def test_without_the_testbed_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
