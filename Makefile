@@ -18,7 +18,7 @@ demo: $(VENV)/.demo
 	@$(BIN)/tocsin demo $(DEMO)
 
 test: $(VENV)/.dev services
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(TESTS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder $(TESTS)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
