@@ -28,6 +28,7 @@ VANISHING = (
     "remapped_rows_uncorrected_total",
 )
 GAUGES = ("temperature_celsius", "power_watts", "utilization_ratio", "sm_clock_hertz")
+_VANISHING_BITS = tuple((1 << place, name) for place, name in enumerate(VANISHING))
 _EVIDENCE_LIMIT = 3
 _STEPS_LIMIT = 16
 # A delay that stays within this much for this long is the clock's, not the network's.
@@ -106,10 +107,10 @@ class Gpu:
         reading more, for its gauges may stand still by themselves.
         """
         present = 0
-        for bit, name in enumerate(VANISHING):
+        for bit, name in _VANISHING_BITS:
             if name in fields:
-                present |= 1 << bit
-        gauges = tuple(_number(fields.get(name)) for name in GAUGES)
+                present |= bit
+        gauges = tuple([_number(fields.get(name)) for name in GAUGES])
         before, self.gauges = self.gauges, gauges
         if self.had.bit_count() < 2 or present & self.had:
             self.had |= present

@@ -360,6 +360,14 @@ GPU_STATE_RULES = (
     "ecc_sram_threshold",
 )
 
+_TELLING = ("lost", "recovery_action", "row_remap_failed", "row_remap_pending")
+_TELLING += ("retired_pages_pending", "ecc_sram_threshold_exceeded")
+
+
+def may_tell(fields: Mapping[str, Value]) -> bool:
+    """Whether a GPU_STATES rule may find something: all fields that they read are 0 otherwise."""
+    return any(map(fields.get, _TELLING))
+
 
 def event_finding(sample: Sample) -> Finding | None:
     """The fact in an ``event`` sample, whatever its kind."""

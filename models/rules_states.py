@@ -83,8 +83,10 @@ class States:
         if "mig_enabled" in fields:
             gpu.mig = fields["mig_enabled"] == 1.0
         entity = Entity("gpu", name, f"gpu{index}")
-        for rule, state in _GPU_STATES:
-            self._state(node, rule, entity, state(fields), sample.time_ns, gpu.interval_ns)
+        # Of a node that is well nothing is to be looked up: that is nearly every reading.
+        if node.active or rulebook.may_tell(fields):
+            for rule, state in _GPU_STATES:
+                self._state(node, rule, entity, state(fields), sample.time_ns, gpu.interval_ns)
         if "pcie_link_generation_max" in fields:  # once in many readings
             answer: Answer = self._in_a_row(
                 node, f"pcie_speed {index}", rulebook.pcie_speed(fields)
@@ -92,8 +94,10 @@ class States:
             self._state(node, "pcie_speed", entity, answer, sample.time_ns, _PCIE_INTERVAL_NS)
         frozen = gpu.look_frozen(fields, sample.time_ns, self.thresholds)
         if frozen is not None:
-            answer = rulebook.VANISHED if self._others_answer(node, gpu) else rulebook.VANISHED_ALL
-            answer = answer if frozen else False
+            answer = False
+            if frozen:
+                others = self._others_answer(node, gpu)
+                answer = rulebook.VANISHED if others else rulebook.VANISHED_ALL
             onset_ns = gpu.frozen_since_ns or sample.time_ns
             self._state(
                 node, "gpu_vanished", entity, answer, sample.time_ns, gpu.interval_ns, onset_ns

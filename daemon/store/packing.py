@@ -69,11 +69,9 @@ class Packer:
             group = groups.get((sample.measurement, names, ()))
             if group is None:
                 group = groups.setdefault((sample.measurement, names, ()), _Group(names, ()))
-            length = len(group.numbers)
-            try:
-                group.numbers.extend(sample.fields.values())  # type: ignore[arg-type]
+            try:  # all of them or none; from a list in half the time
+                group.numbers.fromlist(list(sample.fields.values()))  # type: ignore[arg-type]
             except (TypeError, OverflowError):
-                del group.numbers[length:]
                 group = self._with_text(sample, names)
             group.times.append(sample.time_ns)
             group.tags.append(sample.tags)
