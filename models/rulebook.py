@@ -360,8 +360,14 @@ GPU_STATE_RULES = (
     "ecc_sram_threshold",
 )
 
-_TELLING = ("lost", "recovery_action", "row_remap_failed", "row_remap_pending")
-_TELLING += ("retired_pages_pending", "ecc_sram_threshold_exceeded")
+_TELLING = (
+    "lost",
+    "recovery_action",
+    "row_remap_failed",
+    "row_remap_pending",
+    "retired_pages_pending",
+    "ecc_sram_threshold_exceeded",
+)
 
 
 def may_tell(fields: Mapping[str, Value]) -> bool:
