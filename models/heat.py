@@ -55,9 +55,8 @@ class Heat:
         for row in rows:
             entity = part.entities[row]
             value = float(excess[row])
-            since_ns = self.since_ns.get(entity)
-            if since_ns is None:
-                since_ns = frame.time_ns
+            # Not later than now: the head's clock may have been set back.
+            since_ns = min(self.since_ns.get(entity, frame.time_ns), frame.time_ns)
             told = frame.time_ns - since_ns >= HELD_SECONDS * 1e9
             if not told and value < self.hot_celsius:
                 continue

@@ -134,8 +134,9 @@ class Watch:
         self.forget_scores()
 
     def nothing_later(self, now_ns: int) -> None:
-        """The head's clock was set back: no return was later than ``now_ns``."""
+        """It is ``now_ns``: where the head's clock was set back, nothing was later than that."""
         self.rules.nothing_later(now_ns)
+        self.features.nothing_later(now_ns)
 
     def forget_scores(self) -> None:
         """Has the next judgement score, however new the last scores are."""

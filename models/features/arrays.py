@@ -47,6 +47,18 @@ class Arrays:
         for name, array in self.arrays.items():
             array[row] = self._fills[name]
 
+    def set_back(self, rows: Rows | slice, to_ns: Times | int, above_ns: Times | int) -> None:
+        """Moments (``*_ns``) of ``rows`` later than ``above_ns`` become ``to_ns``.
+
+        Both are one moment, or one for each row.
+        """
+        for name, array in self.arrays.items():
+            if name.endswith("_ns"):
+                moments = array[rows]
+                tail = (-1,) + (1,) * (moments.ndim - 1)
+                to, above = (np.reshape(one, tail) for one in (to_ns, above_ns))
+                array[rows] = np.where(moments > above, to, moments)
+
     def dump(self, rows: int) -> dict[str, Array]:
         """Copies of the first ``rows`` rows of every array."""
         return {name: array[:rows].copy() for name, array in self.arrays.items()}

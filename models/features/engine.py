@@ -3,7 +3,8 @@
 ``observe`` only sorts samples into queues; they are worked off in large vectorised steps
 when a queue is long or a frame is asked for. How calls are cut does not change a bit of
 the result, so long as all readings of a node at one time come in one call (an agent sends
-them so). Readings older than the newest one of their entity are counted and left out.
+them so). Readings older than the newest one of their entity are counted and left out, unless a
+clock was set back (models/features/setback.py).
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from models.features import checkpoint
 from models.features.arrays import Floats, Rows, Times
 from models.features.catalogue import CATALOGUE
 from models.features.frame import FeatureFrame, KindFrame
+from models.features.heard import HeardEvents
 from models.features.registry import features
+from models.features.setback import AHEAD_NS, set_right
 from models.features.spec import DAY
 from models.features.table import EntityTable, StreamState
 from models.voices import Entity
@@ -28,7 +31,6 @@ from models.voices import Entity
 # the processor's caches (with 20,000 the same work took a quarter more), and memory is bounded.
 QUEUE_LIMIT = 5_000
 STALE_NS = int(14 * DAY * 1e9)  # an entity not heard for so long is left out of frames
-REMEMBERED_EVENTS = 8192
 NAMED_PARTS_LIMIT = 128  # of a kind and node
 LEAST_PARTS = 3  # with fewer, the middle one is no measure of what is usual
 
@@ -48,10 +50,11 @@ class FeatureEngine:
                 self._streams.setdefault(state.stream.measurement, []).append((table, state))
         self._queue: dict[str, list[tuple[Sequence[Sample], int]]] = {}
         self._queued = 0
+        self._now_ns: int | None = None  # the head's clock when it was last told
         self.late_readings = 0
         self.repeated_events = 0
         self.gpu_at: dict[tuple[str, str], str] = {}  # (node, PCI address) -> device
-        self._known_events: dict[tuple[Tags, int], None] = {}
+        self._heard = HeardEvents()
 
     @property
     def measurements(self) -> frozenset[str]:
@@ -111,7 +114,18 @@ class FeatureEngine:
             times = np.array([one.time_ns for one in samples], np.int64)
             for table, state in self._streams[name]:
                 rows = np.array([state.row_of.get(one.tags, -1) for one in samples], np.int64)
+                set_right(table, state, rows, times, arrivals)
                 self._update(table, state, rows, times, arrivals, matrix(samples, state.fields))
+
+    def nothing_later(self, now_ns: int) -> None:
+        """It is ``now_ns`` on the head's clock. Where that was set back, or was ahead before this
+        engine was restored, what is kept of later than now happened by now: else nothing would be
+        heard until the clock has come so far again."""
+        if self._now_ns is None or now_ns < self._now_ns - AHEAD_NS:
+            self.flush()
+            for table in self.tables.values():
+                table.arrays.set_back(slice(0, len(table)), now_ns, now_ns + AHEAD_NS)
+        self._now_ns = now_ns
 
     def _update(
         self,
@@ -126,10 +140,9 @@ class FeatureEngine:
         ours = rows >= 0
         if not ours.any():  # none of these readings is kept: there may be no row at all yet
             return
-        if state.presence is not None:
-            late = ours & (times <= state.presence.last_ns(np.maximum(rows, 0)))
-            self.late_readings += int(late.sum())
-            ours &= ~late
+        late = ours & (times <= state.last_ns(np.maximum(rows, 0)))
+        self.late_readings += int(late.sum())
+        ours &= ~late
         if not ours.all():
             rows, times, arrivals, x = rows[ours], times[ours], arrivals[ours], x[ours]
         if not len(rows):
@@ -205,14 +218,9 @@ class FeatureEngine:
 
     def _is_repeat(self, one: Sample) -> bool:
         """Whether this very event was heard before (a spool sends again what was sent)."""
-        key = (one.tags, one.time_ns)
-        if key in self._known_events:
-            self.repeated_events += 1
-            return True
-        self._known_events[key] = None
-        if len(self._known_events) > REMEMBERED_EVENTS:
-            del self._known_events[next(iter(self._known_events))]
-        return False
+        repeated = self._heard.is_repeat(one)
+        self.repeated_events += repeated
+        return repeated
 
     # Features out ----------------------------------------------------------------------
 
@@ -328,7 +336,7 @@ class FeatureEngine:
     def dump(self) -> bytes:
         """The whole state, exactly; see models/features/checkpoint.py for the format."""
         self.flush()
-        known = [[list(map(list, tags)), time_ns] for tags, time_ns in self._known_events]
+        known = [[list(map(list, tags)), time_ns] for tags, time_ns in self._heard]
         extra = {
             "gpu_at": [[node, pci, device] for (node, pci), device in self.gpu_at.items()],
             "known_events": known,
@@ -342,10 +350,10 @@ class FeatureEngine:
         fresh = FeatureEngine()
         extra = checkpoint.load(saved, fresh.tables)
         fresh.gpu_at = {(node, pci): device for node, pci, device in extra["gpu_at"]}
-        fresh._known_events = {
-            (tuple((name, value) for name, value in tags), time_ns): None
+        fresh._heard.load(
+            (tuple((name, value) for name, value in tags), time_ns)
             for tags, time_ns in extra["known_events"]
-        }
+        )
         fresh.late_readings = int(extra["late_readings"])
         fresh.repeated_events = int(extra["repeated_events"])
         self.__dict__ = fresh.__dict__

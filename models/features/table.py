@@ -31,6 +31,7 @@ class StreamState:
         self.arrays = arrays
         self.lively = [i for i, one in enumerate(stream.gauges) if one.lively]
         self.row_of: dict[Tags, int] = {}
+        self.ahead: set[int] = set()  # rows whose last reading was ahead of the head's clock
         # What is read from a sample: gauges, their divisors, counters.
         self.fields = tuple(
             dict.fromkeys(
@@ -51,6 +52,14 @@ class StreamState:
         self.peer_columns = [
             (gauge_names.index(one.gauge), gauge_names.index(one.load)) for one in stream.peers
         ]
+
+    def last_ns(self, rows: Rows) -> Times:
+        """When each row was last read."""
+        if self.presence is not None:
+            return self.presence.last_ns(rows)
+        families = (self.gauges, self.counters)
+        seen = [self.arrays[f"{one.prefix}.seen_ns"][rows] for one in families]
+        return np.asarray(np.concatenate(seen, axis=1).max(axis=1, initial=NEVER_NS))
 
     def vanished(self, rows: Rows | slice, times_ns: Times) -> Floats:
         """How many fields of each row were there within a day and are not at ``times_ns``."""

@@ -258,6 +258,28 @@ def test_event_sent_again_counts_once() -> None:
     assert engine.repeated_events == 2
 
 
+def test_a_batch_of_events_sent_again_counts_once_while_another_node_storms(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("models.features.heard.REMEMBERED", 1000)
+    engine = FeatureEngine()
+    batch = [xid(HOUR + at * SECOND) for at in range(300)]
+    engine.observe([inventory(), *batch], 2 * HOUR)
+    noise = {"text": "x", "severity": 3.0, "device": "0000:9b:00"}
+    for at in range(3000):
+        code = str(at % 100)
+        other = sample("event", 2 * HOUR + at, noise, node="n2", kind="xid", code=code)
+        engine.observe([other], 2 * HOUR)
+    before = about(engine, 2 * HOUR, Entity("node", "n1"))
+    restarted = FeatureEngine()
+    restarted.load(engine.dump())
+    for one in (engine, restarted):
+        one.observe(batch, 2 * HOUR)
+        assert about(one, 2 * HOUR, Entity("node", "n1")) == before
+        assert one.repeated_events == 300
+    assert sum(1 for _ in engine._heard) <= 1000
+
+
 def test_event_that_comes_late_counts_what_its_age_leaves() -> None:
     early, late = FeatureEngine(), FeatureEngine()
     first = [inventory(), gpu(SECOND, power_watts=1)]
