@@ -45,7 +45,10 @@ def axes(
     )
     for index, tick in enumerate(x_ticks):
         x, _ = point(index / max(1, len(x_ticks) - 1), 0)
-        inside += f"<text x='{x:.0f}' y='{bottom + 14}' text-anchor='middle'>{escape(tick)}</text>"
+        anchor = "end" if 0 < index == len(x_ticks) - 1 else "middle"  # else it is cut off
+        inside += (
+            f"<text x='{x:.0f}' y='{bottom + 14}' text-anchor='{anchor}'>{escape(tick)}</text>"
+        )
     for index, tick in enumerate(y_ticks):
         _, y = point(0, index / max(1, len(y_ticks) - 1))
         inside += (
@@ -91,6 +94,48 @@ def recall_at_budgets(scorers: Mapping[str, Any], budgets: Sequence[str], share:
         ]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         inside += f"<polyline points='{path}' fill='none' stroke='{colour}' stroke-width='2'/>"
+    return svg(inside)
+
+
+def trade_off(scorers: Mapping[str, Any], budgets: Sequence[str], share: float) -> str:
+    """One mark a budget: failures told early over the false drains that came of it; scorers that
+    tell nothing at any budget are left out."""
+    shown = {
+        name: [entry["budgets"][one] for one in budgets]
+        for name, entry in scorers.items()
+        if any(entry["budgets"][one]["early"] for one in budgets)
+    }
+    most = max(
+        (at["false_per_1000_node_days"] for some in shown.values() for at in some), default=1
+    )
+    wide = max(1, math.ceil(most))
+    tall = min(1.0, max(0.2, 1.3 * share))
+    inside = axes(
+        "failures told 15 min ahead or more",
+        "false drains per 1000 node-days, on these nodes",
+        "share of all failures",
+        [f"{i}" for i in range(wide + 1)],
+        [f"{tall * i / 4:.2f}" for i in range(5)],
+    )
+    if share:
+        (x0, y), (x1, _) = point(0, share / tall), point(1, share / tall)
+        inside += (
+            f"<path d='M{x0} {y:.1f}H{x1}' stroke='#b00' stroke-dasharray='5'/>"
+            f"<text x='{x1}' y='{y - 4:.1f}' text-anchor='end' fill='#b00'>had a precursor</text>"
+        )
+    colour = colours(list(scorers))
+    for name, some in shown.items():
+        places = [
+            point(at["false_per_1000_node_days"] / wide, min(1.0, at["recall"]["15min"] / tall))
+            for at in some
+        ]
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+        inside += f"<polyline points='{path}' fill='none' stroke='{colour[name]}'/>"
+        for (x, y), one in zip(places, budgets, strict=True):
+            inside += (
+                f"<circle cx='{x:.1f}' cy='{y:.1f}' r='4' fill='{colour[name]}'>"
+                f"<title>{escape(name)} set for {escape(one)}</title></circle>"
+            )
     return svg(inside)
 
 

@@ -11,6 +11,7 @@ from models.evaluation.alarms import Alarm
 from models.evaluation.evaluate import Evaluation
 from models.evaluation.events import Target
 from models.evaluation.operating import WORTH_BUDGET
+from models.horizons import label
 from models.telemetry.truth import iso
 
 MOST_ROWS = 400  # of events, and of false alarms; what is left out is said
@@ -64,6 +65,7 @@ def html(evaluation: Evaluation) -> str:
         "<h2>How much is told</h2>",
         pictures.legend(names),
         pictures.recall_at_budgets(scorers, budgets, share),
+        pictures.trade_off(scorers, budgets, share),
         pictures.precision_recall(scorers, budgets),
         "<h2>How early</h2>",
         pictures.legend(names),
@@ -73,6 +75,7 @@ def html(evaluation: Evaluation) -> str:
         "followed by a failure. Lines show what chance explains. Below 0.001 % is drawn at the "
         "edge.</p>",
         *_reliability(scorers),
+        *_horizons(result),
         f"<h2>Each failure, at {escape(middle)} per 1000 node-days</h2>",
         _timeline(evaluation, middle),
         f"<h2>Each false alarm of {escape(_ours(names))}</h2>",
@@ -228,6 +231,34 @@ def _reliability(scorers: Mapping[str, Any]) -> list[str]:
         pictures.reliability(name, entry["reliability"], colour[name])
         for name, entry in scorers.items()
         if entry.get("reliability") and name != "never"
+    ]
+
+
+def _horizons(result: Mapping[str, Any]) -> list[str]:
+    """The learned model within each of its horizons, its own among them."""
+    within = {label(result["horizon_seconds"]): result["scorers"].get("learned")}
+    within |= result["horizons"]
+    judged = {name: one for name, one in within.items() if one and one.get("reliability")}
+    if len(judged) < 2:
+        return []
+    rows = "".join(
+        f"<tr><td>{escape(name)}</td><td>{_number(one['mean_probability'])}</td>"
+        f"<td>{_number(one['prevalence'])}</td><td>{_number(one['brier_skill'])}</td>"
+        f"<td>{_number(one['auprc'])}</td></tr>"
+        for name, one in judged.items()
+    )
+    colour = pictures.colours(list(result["scorers"]))["learned"]
+    return [
+        "<h3>The learned model at each horizon</h3>",
+        "<p>Alarms are judged by its own horizon. Brier skill: 1 is certain and right, 0 is no "
+        "better than to say the usual rate each time, below 0 is worse than that.</p>",
+        "<table><tr><th>within</th><th>said on average</th><th>happened</th><th>Brier skill</th>"
+        f"<th>AUPRC</th></tr>{rows}</table>",
+        *(
+            pictures.reliability(f"learned, within {name}", one["reliability"], colour)
+            for name, one in judged.items()
+            if name in result["horizons"]
+        ),
     ]
 
 

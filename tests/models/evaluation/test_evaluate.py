@@ -158,6 +158,9 @@ def test_report_is_one_page_that_needs_nothing_else(judged: Evaluation) -> None:
     page = html(judged)
     assert page.startswith("<!doctype html>")
     assert page.count("<svg") >= 3
+    for horizon in ("1h", "7d"):
+        assert f"learned, within {horizon}" in page
+        assert f"<tr><td>{horizon}</td>" in page
     for name in judged.result["scorers"]:
         assert name in page
     assert "src=" not in page
