@@ -9,6 +9,7 @@ reader counts each row once. Events land in SQLite too, in the same commit.
 from __future__ import annotations
 
 import fcntl
+import itertools
 import logging
 import os
 import shutil
@@ -26,9 +27,11 @@ from daemon.frames import FrameReport, make_directory
 from daemon.store.database import Database
 from daemon.store.errors import StoreUnavailableError, unavailable
 from daemon.store.events import BatchMarks, Event, EventTable
+from daemon.store.merge import merge_parts
 from daemon.store.options import StoreOptions
 from daemon.store.packing import Columns, Packer, split_series
 from daemon.store.parts import (
+    Part,
     all_parts,
     is_short,
     is_too_long,
@@ -40,11 +43,14 @@ from daemon.store.parts import (
 from daemon.store.reader import Reader
 from daemon.store.room import Room
 from daemon.store.segments import SegmentWriter, list_segments, read_segment, segment_path
-from daemon.store.tables import from_columns, sort_once, tags_of, to_rows
+from daemon.store.tables import from_columns, in_pieces, sort_once, tags_of, to_rows
 from daemon.store.tail import Tail, first_unread
 from daemon.store.upkeep import Upkeep, UpkeepReport
 
 log = logging.getLogger("tocsin.store")
+
+# So many places at most has a table that is made of a segment; 64 MiB of GPUs have 7 million.
+_TABLE_VALUES = 8_000_000
 
 # What reading a frame may raise whose checksum is right: another version's, or a bug of ours.
 # One such frame must not stop the rolling of all later ones.
@@ -245,11 +251,29 @@ class Store(Reader):
     def _write_parts(self, measurement: str, groups: list[Columns], number: int) -> None:
         if is_too_long(measurement):  # no folder can be called so: it must not stop all others
             raise ValueError("its name is too long for a folder")
-        table = sort_once(from_columns(groups))
-        for day, hour, rows in split_by_hour(table):
+        level = self.options.compression_level
+        pieces = in_pieces(groups, _TABLE_VALUES)
+        first = next(pieces, [])
+        second = next(pieces, None)
+        if second is None:
+            for day, hour, rows in split_by_hour(sort_once(from_columns(first))):
+                target = part_path(self.parquet_directory, measurement, day, hour, number, number)
+                self.counts.parquet_bytes += write_part(target, rows, level)
+            return
+        # Too large for one table: its pieces become files, and these are merged.
+        scratch = self.directory / "rolling"
+        shutil.rmtree(scratch, ignore_errors=True)
+        made: dict[tuple[int, int], list[Part]] = {}
+        for place, piece in enumerate(itertools.chain([first, second], pieces)):
+            for day, hour, rows in split_by_hour(sort_once(from_columns(piece))):
+                path = part_path(scratch, measurement, day, hour, place, place)
+                write_part(path, rows, level)
+                parts = made.setdefault((day, hour), [])
+                parts.append(Part(measurement, day, hour, place, place, path))
+        for (day, hour), parts in made.items():
             target = part_path(self.parquet_directory, measurement, day, hour, number, number)
-            size = write_part(target, rows, self.options.compression_level)
-            self.counts.parquet_bytes += size
+            self.counts.parquet_bytes += merge_parts(parts, target, level)
+        shutil.rmtree(scratch, ignore_errors=True)
 
     def upkeep(self, now_ns: int) -> UpkeepReport:
         """Merges hours and days, writes roll-ups, removes what is too old or too much.
@@ -306,6 +330,7 @@ class Store(Reader):
 
     def _recover(self) -> int:
         """Takes up what an earlier process left; the number of the next segment."""
+        shutil.rmtree(self.directory / "rolling", ignore_errors=True)
         for leftover in self.parquet_directory.glob("*/*/*.tmp"):
             leftover.unlink(missing_ok=True)
         segments = list_segments(self.spool_directory)

@@ -1,7 +1,9 @@
 """Merges the Parquet files of an hour or a day into one, in bounded memory.
 
 Ten thousand nodes write 3 GB of readings an hour, so nothing here holds an hour at once:
-rows are taken node by node, some hundred thousand at a time, from all files together.
+rows are taken node by node, some hundred thousand at a time, from all files together. Where one
+node has more than that, by its further tags, and where one series has, by time: no sender can
+make a piece that does not fit.
 """
 
 from __future__ import annotations
@@ -11,20 +13,24 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from daemon.frames import sync_directory
 from daemon.store.errors import StoreUnavailableError, unavailable
-from daemon.store.parts import ROW_GROUP_ROWS, Part, encodings
+from daemon.store.parts import Part, encodings, group_rows
 from daemon.store.tables import (
     TAG,
     TIME,
     align,
     sort_once,
     tags_of,
+    times_ns,
     unify,
     unify_schemas,
     with_tags,
@@ -37,11 +43,90 @@ _BUCKET_ROWS_LEAST = 16_384
 
 
 @dataclass(frozen=True, slots=True)
-class _Open:
-    """One source file: its reader, and the least and greatest key of each row group."""
+class Piece:
+    """Which rows are taken at once: tags from ... to (both included), and a span of time."""
 
-    file: pq.ParquetFile
-    bounds: tuple[tuple[str, str], ...]
+    tags: tuple[tuple[str, str, str], ...] = ()
+    low_ns: int = -(2**63)
+    high_ns: int = 2**63 - 1
+
+
+class _Source:
+    """One file that is merged."""
+
+    def __init__(self, path: Path) -> None:
+        self.file = pq.ParquetFile(path)
+        self._names = self.file.schema_arrow.names
+        metadata = self.file.metadata
+        tags = tags_of(self.file.schema_arrow)
+        places = {name: self._names.index(name) for name in ("time", *tags)}
+        self._limits = [
+            {name: _limits(group.column(place)) for name, place in places.items()}
+            for group in map(metadata.row_group, range(metadata.num_row_groups))
+        ]
+
+    def tables(self, piece: Piece, columns: list[str] | None = None) -> Iterator[pa.Table]:
+        """The rows of ``piece``, a group of rows at a time."""
+        for number in range(len(self._limits)):
+            if not self._may_hold(number, piece):
+                continue
+            table = self.file.read_row_group(number, columns=self._known(columns))
+            for name, low, high in piece.tags:
+                words = self._words(table, name)
+                inside = pc.and_(pc.greater_equal(words, low), pc.less_equal(words, high))
+                table = table.filter(inside)
+            if piece.low_ns > -(2**63) or piece.high_ns < 2**63 - 1:
+                times = table.column("time").cast(pa.int64())
+                inside = pc.and_(
+                    pc.greater_equal(times, piece.low_ns), pc.less_equal(times, piece.high_ns)
+                )
+                table = table.filter(inside)
+            if table.num_rows:
+                yield table
+
+    def counts(self, piece: Piece, key: str) -> Counter[str]:
+        """How many rows of ``piece`` have each value of the tag ``key``; "" for none."""
+        found: Counter[str] = Counter()
+        wanted = [key if key in self._names else "time", *(name for name, _, _ in piece.tags)]
+        for table in self.tables(piece, wanted):
+            words = self._words(table, key)
+            for item in pc.value_counts(words).to_pylist():
+                found[item["values"]] += item["counts"]
+        return found
+
+    def times(self, piece: Piece) -> npt.NDArray[np.int64]:
+        """The times of the rows of ``piece``."""
+        wanted = ["time", *(name for name, _, _ in piece.tags)]
+        found = [times_ns(table) for table in self.tables(piece, wanted)]
+        return np.concatenate(found) if found else np.empty(0, np.int64)
+
+    def _known(self, columns: list[str] | None) -> list[str] | None:
+        return columns and [name for name in columns if name in self._names]
+
+    def _words(self, table: pa.Table, name: str) -> Any:
+        """A tag as texts; "" where it is missing."""
+        if name not in table.column_names:
+            return pa.chunked_array([pa.repeat("", table.num_rows)])
+        return pc.fill_null(table.column(name).cast(pa.string()), "")
+
+    def _may_hold(self, number: int, piece: Piece) -> bool:
+        limits = self._limits[number]
+        for name, low, high in piece.tags:
+            least, most = limits.get(name, ("", ""))
+            if least is not None and not (least <= high and most >= low):
+                return False
+        least, most = limits["time"]
+        return least is None or bool(least <= piece.high_ns and most >= piece.low_ns)
+
+
+def _limits(column: pq.ColumnChunkMetaData) -> tuple[Any, Any]:
+    """The least and the greatest value of a column in a group of rows; None where not known."""
+    found = column.statistics
+    if found is None or not found.has_min_max or found.null_count != 0:
+        return None, None
+    if found.physical_type == "INT64":
+        return found.min_raw, found.max_raw
+    return str(found.min), str(found.max)
 
 
 def merge_parts(
@@ -59,9 +144,9 @@ def merge_parts(
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with open(temporary, "wb") as file:
-            _write_pieces(
-                _pieces(sorted(parts, key=lambda p: (p.first, p.last))), transform, file, level
-            )
+            in_order = sorted(parts, key=lambda part: (part.first, part.last))
+            step_ns = 1 if transform is None else ROLLUP_NS
+            _write_pieces(_pieces(in_order, step_ns), transform, file, level)
             file.flush()
             os.fsync(file.fileno())
             size = file.tell()
@@ -102,36 +187,76 @@ def _write_pieces(
                     column_encoding=layout,
                     write_statistics=["time", *tags_of(table.schema)],
                 )
-            writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+            writer.write_table(table, row_group_size=group_rows(table))
     finally:
         if writer is not None:
             writer.close()
 
 
-def _pieces(parts: Sequence[Part]) -> Iterator[pa.Table]:
-    """All rows, some nodes at a time, in order of the first tag; at least one piece."""
-    files = [pq.ParquetFile(part.path) for part in parts]
-    schema = unify_schemas([file.schema_arrow for file in files])
-    tags = tags_of(schema)
-    key = tags[0] if tags else None
-    opened = [_Open(file, tuple(_bounds(file, key))) for file in files]
+def _pieces(parts: Sequence[Part], step_ns: int) -> Iterator[pa.Table]:
+    """All rows, some at a time, in order of the tags; at least one piece."""
+    sources = [_Source(part.path) for part in parts]
+    schema = unify_schemas([source.file.schema_arrow for source in sources])
     limit_rows = min(_BUCKET_ROWS, max(_BUCKET_ROWS_LEAST, _BUCKET_VALUES // len(schema)))
-    for low, high in _buckets(files, key, limit_rows):
-        tables = []
-        for source in opened:
-            groups = [
-                n for n, (least, most) in enumerate(source.bounds) if least <= high and most >= low
-            ]
-            if not groups:
-                continue
-            table = source.file.read_row_groups(groups)
-            if key is not None and key in table.column_names:
-                words = pc.fill_null(table.column(key).cast(pa.string()), "")
-                inside = pc.and_(pc.greater_equal(words, low), pc.less_equal(words, high))
-                table = table.filter(inside)
-            if table.num_rows:
-                tables.append(_without_empty(table))
+    some = False
+    for piece in pieces_of(sources, tags_of(schema), limit_rows, step_ns):
+        tables = [_without_empty(table) for source in sources for table in source.tables(piece)]
         yield align(sort_once(unify(tables)), schema) if tables else schema.empty_table()
+        some = True
+    if not some:
+        yield schema.empty_table()
+
+
+def pieces_of(
+    sources: Sequence[_Source],
+    tags: Sequence[str],
+    limit_rows: int,
+    step_ns: int = 1,
+    within: Piece = Piece(),
+) -> Iterator[Piece]:
+    """Pieces of about ``limit_rows`` rows that hold all rows once, in order.
+
+    Time is cut at multiples of ``step_ns`` only, so a series that is dense makes larger ones.
+    """
+    depth = len(within.tags)
+    if depth == len(tags):
+        yield from _spans(sources, limit_rows, step_ns, within)
+        return
+    counts: Counter[str] = Counter()
+    for source in sources:
+        counts += source.counts(within, tags[depth])
+    low, rows, previous = None, 0, ""
+    for word in sorted(counts):
+        if low is not None and rows + counts[word] > limit_rows:
+            yield Piece((*within.tags, (tags[depth], low, previous)))
+            low, rows = None, 0
+        if counts[word] > limit_rows:
+            one = Piece((*within.tags, (tags[depth], word, word)))
+            yield from pieces_of(sources, tags, limit_rows, step_ns, one)
+            continue
+        low = word if low is None else low
+        rows += counts[word]
+        previous = word
+    if low is not None:
+        yield Piece((*within.tags, (tags[depth], low, previous)))
+
+
+def _spans(
+    sources: Sequence[_Source], limit_rows: int, step_ns: int, within: Piece
+) -> Iterator[Piece]:
+    """The rows of one series, by time."""
+    times = np.sort(np.concatenate([source.times(within) for source in sources]))
+    low_ns = -(2**63)
+    start = 0
+    while len(times) - start > limit_rows:
+        cut_ns = int(times[start + limit_rows]) // step_ns * step_ns
+        if cut_ns <= int(times[start]):
+            cut_ns = (int(times[start]) // step_ns + 1) * step_ns
+        yield Piece(within.tags, low_ns, cut_ns - 1)
+        low_ns = cut_ns
+        start = int(np.searchsorted(times, cut_ns))
+    if start < len(times):
+        yield Piece(within.tags, low_ns)
 
 
 def _without_empty(table: pa.Table) -> pa.Table:
@@ -143,42 +268,6 @@ def _without_empty(table: pa.Table) -> pa.Table:
         if name in keep or table.column(name).null_count < table.num_rows
     ]
     return table.select(names)
-
-
-def _bounds(file: pq.ParquetFile, key: str | None) -> Iterator[tuple[str, str]]:
-    """The least and greatest key of each row group; everything where that is not known."""
-    names = file.schema_arrow.names
-    for number in range(file.num_row_groups):
-        least, most = "", "\U0010ffff"
-        if key is not None and key in names:
-            statistics = file.metadata.row_group(number).column(names.index(key)).statistics
-            if statistics is not None and statistics.has_min_max and statistics.null_count == 0:
-                least, most = str(statistics.min), str(statistics.max)
-        yield least, most
-
-
-def _buckets(
-    files: Sequence[pq.ParquetFile], key: str | None, limit_rows: int
-) -> Iterator[tuple[str, str]]:
-    """Ranges of keys that hold about ``limit_rows`` rows each."""
-    counts: Counter[str] = Counter()
-    for file in files:
-        if key is None or key not in file.schema_arrow.names:
-            counts[""] += file.metadata.num_rows
-            continue
-        column = file.read(columns=[key]).column(key)
-        for item in pc.value_counts(column.cast(pa.string())).to_pylist():
-            counts[item["values"] or ""] += item["counts"]
-    low, rows, previous = None, 0, ""
-    for word in sorted(counts):
-        if low is not None and rows + counts[word] > limit_rows:
-            yield low, previous
-            low, rows = None, 0
-        low = word if low is None else low
-        rows += counts[word]
-        previous = word
-    if low is not None:
-        yield low, previous
 
 
 ROLLUP_NS = 300 * 1_000_000_000

@@ -31,6 +31,8 @@ DAY_NS = 24 * HOUR_NS
 _NAME = re.compile(r"(day|[01]\d|2[0-3])\.(\d{8,})-(\d{8,})\.parquet")
 _DATE = re.compile(r"-?\d{4,}-\d\d-\d\d")
 ROW_GROUP_ROWS = 64 * 1024
+_GROUP_VALUES = 4 * 1024 * 1024
+_GROUP_ROWS_LEAST = 4096
 _SAMPLED_ROWS = 4096
 _FOLDER_NAME_LIMIT_BYTES = 255
 _EPOCH = datetime.date(1970, 1, 1)
@@ -206,7 +208,7 @@ def _write(file: object, table: pa.Table, level: int) -> None:
     pq.write_table(
         table,
         file,
-        row_group_size=ROW_GROUP_ROWS,
+        row_group_size=group_rows(table),
         compression="zstd",
         compression_level=level,
         use_dictionary=dictionary,
@@ -214,6 +216,11 @@ def _write(file: object, table: pa.Table, level: int) -> None:
         write_statistics=["time", *tags_of(table.schema)],
         store_schema=True,
     )
+
+
+def group_rows(table: pa.Table) -> int:
+    """How many rows are written, and later read, at once: fewer of a table with many columns."""
+    return max(_GROUP_ROWS_LEAST, min(ROW_GROUP_ROWS, _GROUP_VALUES // len(table.schema)))
 
 
 def encodings(table: pa.Table) -> tuple[list[str], dict[str, str]]:

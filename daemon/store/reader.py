@@ -17,6 +17,7 @@ from daemon.store.tables import (
     TIME,
     empty_table,
     from_columns,
+    in_pieces,
     sort_once,
     tags_of,
     unify,
@@ -25,6 +26,8 @@ from daemon.store.tables import (
 
 # A file may be replaced between listing and reading; then everything is listed again.
 _ATTEMPTS = 20
+# So many places at most has a table that is made of a segment at once.
+_TABLE_VALUES = 8_000_000
 
 
 class Reader:
@@ -197,11 +200,12 @@ class Reader:
             for frame in read_segment(segment_path(self.spool_directory, number)):
                 if frame.overlaps(start_ns, end_ns):
                     columns.extend(wanted.only(one) for one in frame.columns(measurement))
-            table = from_columns(columns)
-            if fields is not None:
-                keep = {"time", *tags_of(table.schema), *fields}
-                table = table.select([name for name in table.column_names if name in keep])
-            tables.append(_cut(table, start_ns, end_ns, tags))
+            for some in in_pieces(columns, _TABLE_VALUES):
+                table = from_columns(some)
+                if fields is not None:
+                    keep = {"time", *tags_of(table.schema), *fields}
+                    table = table.select([name for name in table.column_names if name in keep])
+                tables.append(_cut(table, start_ns, end_ns, tags))
         if not any(table.num_rows for table in tables):
             return empty_table()
         return sort_once(unify(tables))

@@ -7,7 +7,7 @@ has not is null.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -62,6 +62,27 @@ def from_columns(groups: Iterable[Columns]) -> pa.Table:
         # As InfluxDB does in its answers when a field is called like a tag.
         columns[name if name not in columns else f"{name}_1"] = values
     return with_tags(pa.table(columns), tag_names)
+
+
+def in_pieces(groups: Iterable[Columns], limit_values: int) -> Iterator[list[Columns]]:
+    """``groups`` in their order, so many at once that their table has some ``limit_values`` places.
+
+    Each group has its own fields, and a table a place for each field in each row: a few megabytes
+    of rows with one field each, of hundreds, would be a table of gigabytes.
+    """
+    waiting: list[Columns] = []
+    names: set[str] = set()
+    rows = 0
+    for group in groups:
+        together = names.union(group.names)
+        if waiting and (rows + len(group.times)) * len(together) > limit_values:
+            yield waiting
+            waiting, together, rows = [], set(group.names), 0
+        waiting.append(group)
+        names = together
+        rows += len(group.times)
+    if waiting:
+        yield waiting
 
 
 def _node_first(name: str) -> tuple[bool, str]:
