@@ -66,10 +66,13 @@ class Controller:
             started_ns = self.started_ns()
         except SlurmError as error:
             return False if error.kind == MISSING else None
+        if started_ns == self._known_ns:
+            # The very one that showed them: its clock and ours may differ, this does not.
+            return False
         # Slurm tells its start in whole seconds.
         end_ns = started_ns + SECOND_NS
         if end_ns > since_ns:
             return True
         # One that was started after the last answer, and before our drains were last seen, is the
         # one that showed them: from 23.11 on each `scontrol reconfigure` starts slurmctld anew.
-        return 0 < self._known_ns != started_ns and end_ns <= self._confirmed_ns
+        return self._known_ns > 0 and end_ns <= self._confirmed_ns

@@ -80,12 +80,14 @@ class Reconciler:
             fresh = self._hand.adapter.nodes([case.node for case in doubtful])
         except SlurmError:
             return returned
+        undecided = False
         asked: list[Case] = []
         lost: list[Case] = []
         for case in doubtful:
             node = fresh.get(case.node)
             name = f"the drain of {case.node}"
             if node is None and case.node in nodes:
+                undecided = True
                 continue  # the two readings contradict each other: the next cycle tells
             if node is not None and is_ours(node, case):
                 same = run(name, self._agree, case, node, now_ns)
@@ -98,7 +100,8 @@ class Reconciler:
         run("drains written again", self._again, lost, now_ns)
         # Returns that people asked for and that were not written, by a kill between: in one write.
         returned.extend(run("returns asked for", self._lift, asked, now_ns) or [])
-        self._controller.settled(now_ns, all_stand=False)
+        if not undecided:
+            self._controller.settled(now_ns, all_stand=False)
         return returned
 
     def _lift(self, cases: Sequence[Case], now_ns: int) -> list[Returned]:

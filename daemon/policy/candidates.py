@@ -13,6 +13,8 @@ from daemon.slurm.adapter import plain_text
 from models.horizons import by_label
 from models.voices import Fact, Outlook, Remedy, Risk
 
+# How each reason of ours begins.
+OUR_WORDS = "tocsin:"
 # `sinfo -R` shows 20 characters: "tocsin:" leaves 13 for code, blank and part.
 _SHORT_CHARACTERS = 13
 _CODE_CHARACTERS_MIN = 3

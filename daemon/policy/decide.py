@@ -14,6 +14,7 @@ from collectors.slurm.nodes import NodeState
 from collectors.slurm.reader import Job
 from daemon.drains.escalation import Escalation, escalate, first_step, repeats_of
 from daemon.policy.candidates import (
+    OUR_WORDS,
     Candidate,
     combined,
     node_risks,
@@ -199,6 +200,11 @@ def scene_of(
         members={group: frozenset(names) for group, names in members.items()},
         jobs=situation.jobs,
         ran=situation.ran,
+        in_our_words=frozenset(
+            name
+            for name, node in situation.nodes.items()
+            if node.drain and node.reason.startswith(OUR_WORDS)
+        ),
         wanted=market(situation.nodes, situation.jobs)
         if any(one.voice != "fact" for one in drains)
         else Market({}, {}),

@@ -56,13 +56,18 @@ class Scene:
     members: Mapping[str, frozenset[str]]
     group_events: Sequence[GroupEvent] = ()
     planned: list[str] = field(default_factory=list)
+    in_our_words: frozenset[str] = frozenset()
     jobs: Mapping[str, Job] = field(default_factory=dict)
     ran: RanOn = field(default_factory=dict)
     wanted: Market = field(default_factory=lambda: Market({}, {}))
 
     def held(self) -> set[str]:
-        """The nodes that we hold out of service, those planned in this cycle included."""
-        return {*self.ledger.held, *self.planned}
+        """The nodes that we hold out of service, those planned in this cycle included.
+
+        For caps also those that stand drained in our words and are not in the ledger: one that was
+        restored from a backup knows nothing of the drains since, and would make as many again.
+        """
+        return {*self.ledger.held, *self.planned, *self.in_our_words}
 
     def alike(self, one: Candidate) -> frozenset[str]:
         """The nodes that began to show the same within the window before or after ``one`` did.
@@ -312,6 +317,11 @@ def _cap_group(scene: Scene, one: Candidate) -> tuple[bool, str]:
 def _cap_hour(scene: Scene, one: Candidate) -> tuple[bool, str]:
     del one
     recent = sum(1 for at_ns in scene.ledger.drains_ns if scene.now_ns - at_ns < HOUR_NS)
+    recent += sum(
+        1
+        for name in scene.in_our_words - scene.ledger.held.keys()
+        if scene.now_ns - scene.nodes[name].reason_time_ns < HOUR_NS
+    )
     made = recent + len(scene.planned)
     allowed = scene.limits.drains_per_hour
     if made + 1 > allowed:

@@ -170,3 +170,15 @@ def test_within_the_cap_what_was_forgotten_takes_nobodys_place() -> None:
     pair.cycle()
     assert len(pair.house.ledger.held()) == 2
     assert pair.drained == {"n1", "n3"}
+
+
+def test_a_slurmctld_whose_clock_is_ahead_of_ours_overrules_no_person() -> None:
+    pair = Pair()
+    # Restarted, and its clock says that this is in five minutes.
+    pair.slurm.taken_over(pair.clock.now_ns() + 300 * 10**9)
+    pair.house.drains.not_read()
+    pair.cycle()
+    pair.slurm.set("n3", state="resume")
+    pair.cycle()
+    assert pair.drained == {"n1"}
+    assert "forgotten" not in pair.said("n3")

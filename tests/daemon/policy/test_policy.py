@@ -357,6 +357,31 @@ def test_a_partition_keeps_its_share() -> None:
     assert guards.count(Guard.CAP_PARTITION) == 2
 
 
+def test_drains_in_our_words_that_the_ledger_does_not_know_count_for_the_caps() -> None:
+    """A ledger restored from yesterday's backup must not make today's drains once more."""
+    nodes = cluster(40)
+    for i in range(1, 4):
+        words = f"tocsin:x79 gpu3 000{i}; tocsin explain 000{i}"
+        nodes[f"n{i}"] = idle(
+            f"n{i}", flags=frozenset({"DRAIN"}), reason=words, reason_time_ns=NOW_NS
+        )
+    nodes["n4"] = idle("n4", flags=frozenset({"DRAIN"}), reason="ann: PSU", reason_time_ns=NOW_NS)
+    facts = tuple(lost(f"n{i}") for i in range(1, 9))
+    found = by_node(judge(*facts, nodes=nodes, limits=replace_limits(drained_nodes_max=4)))
+    assert [found[f"n{i}"].guard for i in range(1, 5)] == [Guard.FOREIGN] * 4
+    guards = [found[f"n{i}"].guard for i in range(5, 9)]
+    assert guards.count(None) == 1
+    assert guards.count(Guard.CAP_CLUSTER) == 3
+    found = by_node(judge(*facts, nodes=nodes, limits=replace_limits(drains_per_hour=4)))
+    assert [found[f"n{i}"].guard for i in range(5, 9)].count(None) == 1
+    old = {
+        name: replace(node, reason_time_ns=NOW_NS - 7200 * SECOND_NS)
+        for name, node in nodes.items()
+    }
+    found = by_node(judge(*facts, nodes=old, limits=replace_limits(drains_per_hour=4)))
+    assert [found[f"n{i}"].guard for i in range(5, 9)].count(None) == 4
+
+
 def test_a_refused_drain_takes_nobodys_place() -> None:
     limits = replace_limits(drains_per_hour=1)
     nodes = cluster(4)
