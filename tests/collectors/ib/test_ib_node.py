@@ -3,40 +3,17 @@
 from __future__ import annotations
 
 import os
-import threading
-import time
-from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 
 import collectors.ib.infiniband
-from collectors.ib.infiniband import Infiniband, Options, make
+from collectors.ib.infiniband import Options, make
 from collectors.ib.memory import PortMemory, load_memory
-from collectors.ib.readers import Readers
-from collectors.ib.transceiver import module_fields
-from collectors.sample import Batch, Context, Sample, Source, SourceUnavailable
-from tests.collectors.contract import NODE, NOW_NS, SourceContract
+from collectors.sample import Context, Source
+from tests.collectors.contract import NOW_NS, SourceContract
+from tests.collectors.ib.node_help import SECOND, learned, link_events, ports
 from tests.testbed.ib import fake_sysfs
-
-SECOND = 1_000_000_000
-
-
-def link_events(batch: Batch) -> list[tuple[str, str]]:
-    return [
-        (one.tag("code"), one.text("device"))
-        for one in batch.samples
-        if one.measurement == "event" and one.tag("kind") == "link"
-    ]
-
-
-def ports(batch: Batch) -> dict[str, Sample]:
-    return {
-        f"{one.tag('device')}/{one.tag('port')}": one
-        for one in batch.samples
-        if one.measurement == "ib_port"
-    }
 
 
 class TestInfiniband(SourceContract):
@@ -50,35 +27,6 @@ class TestInfiniband(SourceContract):
     @pytest.fixture
     def unavailable(self, context: Context) -> Source:
         return make(Options(), context)
-
-
-@pytest.fixture
-def sys_root(context: Context) -> Path:
-    return context.root / "sys"
-
-
-@pytest.fixture
-def context(tmp_path: Path) -> Context:
-    (tmp_path / "root" / "proc/sys/kernel/random").mkdir(parents=True)
-    (tmp_path / "root" / "sys").mkdir()
-    (tmp_path / "state").mkdir()
-    fake_sysfs.put(tmp_path / "root/proc/sys/kernel/random/boot_id", "first-boot")
-    return Context(NODE, tmp_path / "state", tmp_path / "root", lambda: NOW_NS)
-
-
-@pytest.fixture
-def one_port(sys_root: Path) -> Path:
-    """The folder of the only port, active at 4X NDR."""
-    return fake_sysfs.port(fake_sysfs.device(sys_root, "mlx5_0"))
-
-
-def learned(context: Context, **options: object) -> Infiniband:
-    """A source that has seen its ports active for longer than it takes to expect them."""
-    source = make(Options(**options), context)
-    assert isinstance(source, Infiniband)
-    source.collect(NOW_NS)
-    source.collect(NOW_NS + 700 * SECOND)
-    return source
 
 
 # ---- what is read ----------------------------------------------------------------------------
@@ -361,182 +309,4 @@ def test_a_spoilt_state_file_costs_only_what_it_remembered(
 # ---- a device that hangs ---------------------------------------------------------------------
 
 
-def test_a_device_that_does_not_answer_costs_only_its_own_readings(
-    context: Context, sys_root: Path
-) -> None:
-    for name in ("mlx5_0", "mlx5_1", "mlx5_2"):
-        fake_sysfs.port(fake_sysfs.device(sys_root, name))
-    blocked = sys_root / "class/infiniband/mlx5_1/ports/1/state"
-    blocked.unlink()
-    os.mkfifo(blocked)  # reading waits until somebody writes, as for a driver in trouble
-    source = make(Options(hung_seconds=0.2), context)
-    begin = time.monotonic()
-    batch = source.collect(NOW_NS)
-    assert time.monotonic() - begin < 2
-    assert set(ports(batch)) == {"mlx5_0/1", "mlx5_2/1"}
-    assert batch.up
-    assert "mlx5_1" in batch.fault
-    threads = threading.active_count()
-    for turn in range(5):
-        begin = time.monotonic()
-        assert set(ports(source.collect(NOW_NS + turn * SECOND))) == {"mlx5_0/1", "mlx5_2/1"}
-        assert time.monotonic() - begin < 0.15, "a hung device is asked once, not every cycle"
-    assert threading.active_count() <= threads
-    with open(blocked, "w") as pipe:
-        pipe.write("4: ACTIVE\n")
-    end = time.monotonic() + 5
-    blocked.unlink()
-    fake_sysfs.put(blocked, "4: ACTIVE")
-    while "mlx5_1/1" not in ports(source.collect(NOW_NS + 60 * SECOND)):
-        assert time.monotonic() < end
-    source.close()
-
-
-def test_when_all_devices_hang_the_source_says_so(context: Context, sys_root: Path) -> None:
-    blocked = fake_sysfs.port(fake_sysfs.device(sys_root, "mlx5_0")) / "state"
-    blocked.unlink()
-    os.mkfifo(blocked)
-    source = make(Options(hung_seconds=0.1), context)
-    with pytest.raises(SourceUnavailable, match="mlx5_0 hang"):
-        source.collect(NOW_NS)
-    with open(blocked, "w") as pipe:
-        pipe.write("4: ACTIVE\n")
-
-
-def test_an_adapter_that_is_gone_is_told_also_where_the_others_hang(
-    context: Context, sys_root: Path
-) -> None:
-    for name in ("mlx5_0", "mlx5_1"):
-        fake_sysfs.port(fake_sysfs.device(sys_root, name))
-    source = learned(context, hung_seconds=0.1)
-    (sys_root / "class/infiniband/mlx5_0").rename(context.root / "away")
-    blocked = sys_root / "class/infiniband/mlx5_1/ports/1/state"
-    blocked.unlink()
-    os.mkfifo(blocked)
-    batch = source.collect(NOW_NS + 710 * SECOND)
-    assert link_events(batch) == [("missing", "mlx5_0/1")]
-    assert not batch.up
-    assert "mlx5_1 hang" in batch.fault
-    with open(blocked, "w") as pipe:
-        pipe.write("4: ACTIVE\n")
-
-
-def test_an_error_in_one_device_is_told_and_the_others_are_read() -> None:
-    def read(name: str) -> str:
-        if name == "b":
-            raise OSError("Input/output error")
-        return name.upper()
-
-    answers, errors = Readers(read, 1.0).ask(["a", "b", "c"], 5.0)
-    assert answers == {"a": "A", "c": "C"}
-    assert str(errors["b"]) == "Input/output error"
-
-
-def test_nothing_piles_up_over_a_week_of_readings(context: Context, sys_root: Path) -> None:
-    fake_sysfs.tree(sys_root)
-    source = make(Options(learn_seconds=0), context)
-    source.collect(NOW_NS)
-    process = psutil.Process()
-    files, threads = process.num_fds(), process.num_threads()
-    for turn in range(1, 101):
-        source.collect(NOW_NS + turn * 6048 * SECOND)
-    assert process.num_fds() <= files
-    assert process.num_threads() <= threads + 1  # the last reader may just be ending
-    assert [path.name for path in context.state_dir.iterdir()] == ["ports.json"]
-
-
-def test_a_perfquery_that_hangs_at_each_reading_leaves_nothing_behind(
-    context: Context, sys_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place = fake_sysfs.port(fake_sysfs.device(sys_root, "mlx5_0"))
-    for name in ("port_rcv_data", "port_xmit_data"):
-        fake_sysfs.put(place / "counters" / name, str(2**32 - 1))
-    script = tmp_path / "bin" / "perfquery"
-    script.parent.mkdir()
-    # It ignores being ended, and has a child that does.
-    script.write_text("#!/bin/sh\ntrap '' TERM\nsleep 600 &\nwait\nsleep 600\n")
-    script.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{script.parent}:{os.environ['PATH']}")
-    source = make(Options(learn_seconds=0, deadline_seconds=0.4), context)
-    source.collect(NOW_NS)
-    process = psutil.Process()
-    before = process.num_fds(), process.num_threads()
-    for turn in range(1, 4):
-        batch = source.collect(NOW_NS + turn * 2000 * SECOND)
-        (port,) = [one for one in batch.samples if one.measurement == "ib_port"]
-        assert "receive_bytes_total" not in port.fields, "a saturated counter is no number"
-    assert process.num_fds() <= before[0]
-    assert process.num_threads() <= before[1] + 1
-    left = [one for one in process.children(recursive=True) if one.status() != "zombie"]
-    assert [one for one in left if "sleep" in one.name() or "perfquery" in one.name()] == []
-
-
 # ---- cables ----------------------------------------------------------------------------------
-
-QSFP = """\
-\tIdentifier                                : 0x11 (QSFP28)
-\tModule temperature                        : 45.12 degrees C / 113.22 degrees F
-\tModule voltage                            : 3.2843 V
-\tRcvr signal avg optical power(Channel 1)  : 0.9720 mW / -0.12 dBm
-\tRcvr signal avg optical power(Channel 2)  : 0.4000 mW / -3.98 dBm
-\tRcvr signal avg optical power(Channel 3)  : 0.0000 mW / -inf dBm
-\tModule temperature high alarm threshold   : 75.00 degrees C / 167.00 degrees F
-"""
-MLXLINK = """\
-Module Info
------------
-Temperature [C]                    : 54 [-5..75]
-Rx Power Current [dBm]             : 1.886,-3.0,2.281,1.976 [-10.41..6]
-"""
-COPPER = """\
-Temperature [C]                    : 0 [0..0]
-Rx Power Current [dBm]             : 0,0,0,0 [0..0]
-"""
-
-
-def test_the_weakest_lane_that_receives_light_is_told() -> None:
-    assert module_fields(QSFP) == {
-        "transceiver_temperature_celsius": 45.12,
-        "receive_power_watts": pytest.approx(0.4e-3),
-    }
-    assert module_fields(MLXLINK) == {
-        "transceiver_temperature_celsius": 54.0,
-        "receive_power_watts": pytest.approx(10**-0.3 * 1e-3),
-    }
-
-
-def test_a_copper_cable_has_no_temperature_and_no_light() -> None:
-    assert module_fields(COPPER) == {}
-    assert module_fields("netlink error: Operation not supported\n") == {}
-    assert module_fields("Temperature [C]    : N/A\nRx Power Current [dBm]  : N/A\n") == {}
-
-
-def test_one_cable_is_asked_a_cycle_by_the_tool_of_the_configuration(
-    context: Context, sys_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for n in range(2):
-        folder = fake_sysfs.device(sys_root, f"mlx5_{n}")
-        fake_sysfs.port(folder)
-        fake_sysfs.interface(sys_root, folder, f"ib{n}", ipoib=True)
-    tool = tmp_path / "bin" / "ethtool"
-    tool.parent.mkdir()
-    tool.write_text(f"#!/bin/sh\n[ $1 = -m ] && cat <<'END'\n{QSFP}END\n")
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
-    source = make(Options(transceivers="ethtool"), context)
-    told = []
-    for turn in range(4):
-        batch = source.collect(NOW_NS + turn * SECOND)
-        told.append(
-            [
-                name
-                for name, one in ports(batch).items()
-                if "transceiver_temperature_celsius" in one.fields
-            ]
-        )
-    assert told == [["mlx5_0/1"], ["mlx5_1/1"], [], []]
-
-
-def test_a_missing_cable_tool_costs_nothing_else(context: Context, one_port: Path) -> None:
-    source = make(Options(transceivers="mlxlink"), replace(context))
-    assert ports(source.collect(NOW_NS))

@@ -11,7 +11,7 @@ from collectors.ib.planes import fold, planar
 from collectors.ib.sysfs import read_device
 from collectors.sample import Batch, Context, Sample
 from tests.collectors.contract import NODE, NOW_NS
-from tests.collectors.ib.test_ib_node import link_events, ports
+from tests.collectors.ib.node_help import link_events, ports
 from tests.testbed.ib import fake_sysfs
 
 SECOND = 1_000_000_000
