@@ -92,12 +92,36 @@ def cases_table(cases: Mapping[str, Any]) -> str:
             result["gate"]["learned"],
         ]
         rows.append(f"| {' | '.join(cells)} |")
+    whole = [one for name, one in cases.items() if not CASES[name].without]
+    if len(whole) > 1:
+        rows.append(_together(whole))
     return "\n".join(rows)
 
 
+def _together(results: Sequence[Mapping[str, Any]]) -> str:
+    """One line of the sums over all cases of one model."""
+    days = sum(one["test_node_days"] for one in results)
+    failures, foreseeable = (
+        sum(one[name] for one in results) for name in ("failures_in_test", "predictable_in_test")
+    )
+    cells = ["all above of one model", f"{days:.0f}", f"{failures}, {foreseeable}"]
+    for scorer in ("learned", *NEXT):
+        at = [one["scorers"][scorer]["budgets"]["2"] for one in results]
+        told = sum(
+            _foretold(some, one["predictable_in_test"])
+            for some, one in zip(at, results, strict=True)
+        )
+        false = 1000 * sum(some["false"] for some in at) / days
+        cells.append(f"**{sum(some['early'] for some in at)} ({told}) at {false:.2f}**")
+    return f"| {' | '.join([*cells, *[''] * 4])} |"
+
+
+def _foretold(at: Mapping[str, Any], foreseeable: int) -> int:
+    return round((at["recall_of_predictable"] or 0.0) * foreseeable)
+
+
 def _early(at: Mapping[str, Any], foreseeable: int) -> str:
-    told = round((at["recall_of_predictable"] or 0.0) * foreseeable)
-    return f"{at['early']}, {told}"
+    return f"{at['early']}, {_foretold(at, foreseeable)}"
 
 
 def _at_two(entry: Mapping[str, Any], result: Mapping[str, Any]) -> str:

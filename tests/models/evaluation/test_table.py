@@ -13,7 +13,7 @@ from models.evaluation.table import cases_table, page, picture, read, scorers_ta
 def at(early: int, false: float, told: float) -> dict[str, Any]:
     return {
         "early": early,
-        "false": round(10 * false),
+        "false": round(10 * false),  # in 10,000 node-days
         "false_per_1000_node_days": false,
         "recall": {"15min": early / 40},
         "recall_of_predictable": told,
@@ -73,8 +73,11 @@ def test_every_scorer_is_a_row_with_what_each_budget_brought() -> None:
 
 
 def test_every_case_is_a_row_and_a_broken_budget_is_said() -> None:
-    rows = cases_table({"usual": result(), "rates-up": result()}).splitlines()
-    assert [row.split(" | ")[0] for row in rows[2:]] == ["| usual", "| rates-up"]
+    named = ("usual", "rates-up", "without-hbm")
+    rows = cases_table({name: result() for name in named}).splitlines()
+    assert [row.split(" | ")[0] for row in rows[2:5]] == [f"| {name}" for name in named]
+    # Only what one model said is added up.
+    assert rows[5].startswith("| all above of one model | 20000 | 80, 24 | **16 (12) at 2.50** |")
     assert "**8 (6) at 2.50: over**" in rows[2]
     assert "-0.030, 0.087, 0.020" in rows[2]
     assert len({row.count("|") for row in rows}) == 1
