@@ -19,6 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 import structlog
+from pydantic_core import to_json
 
 from collectors.events import event
 from collectors.sample import Sample
@@ -84,7 +85,11 @@ def save(directory: Path, watch: Watch, now_ns: int, shown_id: int | None = None
     features = watch.features.dump()
     told = {"format": 1, "time_ns": now_ns, "shown_id": shown_id, "watch": watch.dump()}
     _write(directory / FEATURES_FILE, features)
-    _write(directory / WATCH_FILE, json.dumps(told).encode())
+    try:
+        words = to_json(told)  # some megabytes each minute: in a tenth of the time
+    except ValueError:  # half a character, in a text that was no UTF-8
+        words = json.dumps(told).encode()
+    _write(directory / WATCH_FILE, words)
 
 
 def restore(
