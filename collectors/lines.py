@@ -145,11 +145,14 @@ class Decoder:
             if not line:
                 continue
             parts = line.split(b" ")
-            if len(parts) == 3 and parts[2].isdigit() and len(line) <= self.line_limit_bytes:
+            # int() raises for thousands of digits; 20 are more than any time has.
+            if len(parts) == 3 and len(parts[2]) <= 20 and parts[2].isdigit():
                 time_ns = int(parts[2]) * unit_ns
-            elif len(parts) == 2 and len(line) <= self.line_limit_bytes:
+            elif len(parts) == 2:
                 time_ns = default_time_ns
             else:
+                return None
+            if len(line) > self.line_limit_bytes:
                 return None
             head = self._heads.get(parts[0]) or self._new_head(parts[0])
             if head is None or time_ns > TIME_HIGH_NS:

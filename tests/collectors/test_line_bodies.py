@@ -127,6 +127,23 @@ def test_what_is_odd_is_left_to_the_reader_of_lines(texts: tuple[bytes, ...]) ->
     assert numbers_of(texts, KNOWN) is None
 
 
+@pytest.mark.parametrize("time", ["9" * 5000, "9" * 20, "9223372036854775807", "-7", "007", "7."])
+def test_times_are_read_as_ever(time: str) -> None:
+    body = f"m a=1.5 {time}\nm a=2.5 8".encode()
+    samples, _, problems = line_by_line(body)
+    decoded = taught().decode(body, NOW_NS)
+    assert list(map(written, decoded.samples)) == list(map(written, samples))
+    assert [f"{one.number}: {one.problem}" for one in decoded.problems] == problems
+
+
+def test_a_line_that_is_too_long_is_refused_here_too() -> None:
+    decoder = Decoder(line_limit_bytes=40)
+    for _ in range(2):
+        decoded = decoder.decode(b"m a=1.5 7\nm,t=" + b"x" * 40 + b" a=1.5 7", NOW_NS)
+        assert decoded.numbers == [1]
+        assert [one.problem for one in decoded.problems] == ["longer than 40 bytes"]
+
+
 def test_names_with_a_point_are_not_known_here() -> None:
     assert not can_be_known(("a", "b.c"))
     decoder = Decoder()
