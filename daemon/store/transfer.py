@@ -155,6 +155,21 @@ def _told(measurement: str, schema: pa.Schema) -> CsvTable:
     return CsvTable(measurement=measurement, tags=tags, texts=texts)
 
 
+def _in_columns(measurement: str, table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """``table`` in the columns that the file was begun with. Raises StoreUnavailableError for
+    rows, committed since, that have others: an export may not leave them out in silence."""
+    lost = [name for name in table.column_names if name not in schema.names]
+    try:
+        if not lost:
+            return align(table, schema)
+    except pa.ArrowInvalid as error:
+        lost = [str(error)[:100]]
+    raise StoreUnavailableError(
+        f"{measurement}: its columns changed while it was exported ({lost[0]}); export it again, or"
+        " only until a time that is over (--until)"
+    )
+
+
 def _export(
     reader: Reader,
     measurement: str,
@@ -185,7 +200,7 @@ def _export(
             )
             with writer:
                 for table in reader.hours(measurement, low, high, step_ns=step):
-                    writer.write_table(align(table, schema).sort_by("time"))
+                    writer.write_table(_in_columns(measurement, table, schema).sort_by("time"))
                     rows += table.num_rows
         temporary.rename(path)  # only now: half a file must not pass for a whole one
     finally:

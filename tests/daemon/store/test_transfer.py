@@ -1,4 +1,5 @@
 import gzip
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from collectors.sample import Sample, sample
 from daemon.store.embedded import Store
+from daemon.store.errors import StoreUnavailableError
 from daemon.store.parts import DAY_NS, all_parts
 from daemon.store.tables import to_rows
 from daemon.store.transfer import export_directory, import_directory
@@ -111,4 +113,26 @@ def test_a_directory_without_tables_is_said(tmp_path: Path) -> None:
     (tmp_path / "t").mkdir()
     with pytest.raises(FileNotFoundError, match="no table"):
         import_directory(store, tmp_path / "t")
+    store.close()
+
+
+@pytest.mark.parametrize("late", [{"fan_speed_ratio": 0.5}, {"power_watts": "much"}])
+def test_columns_that_come_while_they_are_exported_are_not_left_out_in_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: dict[str, float | str]
+) -> None:
+    store = filled(tmp_path / "a")
+    real = store.hours
+
+    def hours(*arguments: Any, **more: Any) -> Iterator[Any]:
+        for number, table in enumerate(real(*arguments, **more)):
+            yield table
+            if number == 0:  # a row of a later hour arrives while the first one is written
+                store.append([sample("gpu", START_NS + 58 * 3600 * 10**9 + 1, late, node="n1")])
+                store.commit()
+
+    monkeypatch.setattr(store, "hours", hours)
+    with pytest.raises(StoreUnavailableError, match="gpu: its columns changed while"):
+        export_directory(store, tmp_path / "out", measurements=["gpu"])
+    assert list((tmp_path / "out").iterdir()) == []
+    assert export_directory(store, tmp_path / "out", measurements=["gpu"]) == {"gpu": 61}
     store.close()
