@@ -35,7 +35,7 @@ class Freezer:
         (self.folder / "freezer.state").write_text("THAWED")
 
 
-def wait_for(condition: object, seconds: float = 10.0) -> None:
+def wait_for(condition: object, seconds: float = 60.0) -> None:
     """Polls until the callable ``condition`` is true; fails when it does not come true."""
     assert callable(condition)
     end = time.monotonic() + seconds

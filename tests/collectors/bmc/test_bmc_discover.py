@@ -30,7 +30,7 @@ def test_ipmi_bmcs_answer_and_nobody_else(ipmi_bmcs: IpmiBmcs) -> None:
     begin = time.monotonic()
     found = asyncio.run(ask_ipmi(network, ports.pop(), seconds=0.3))
     assert found == set(hosts)
-    assert time.monotonic() - begin < 3.0
+    assert time.monotonic() - begin < 8.0
 
 
 def test_redfish_services_are_found_and_nothing_secret_is_sent(redfish_bmcs: RedfishBmcs) -> None:

@@ -46,7 +46,7 @@ class Visitor:
         assert hand.inside[node] == 1, "two calls in flight at one BMC"
         try:
             if node in hand.hangs:
-                await asyncio.sleep(60)
+                await asyncio.sleep(3_600)
             if node in hand.raises:
                 raise KeyError("a bug")
             if node in hand.faults:
@@ -150,12 +150,12 @@ def test_one_that_hangs_delays_the_others_in_no_later_round_and_is_never_visited
     hand: Hand, make: Make
 ) -> None:
     hand.hangs.add("hung")
-    fleet = make("hung", *(f"n{place}" for place in range(50)), deadline_seconds=1.5)
+    fleet = make("hung", *(f"n{place}" for place in range(50)), deadline_seconds=4.0)
     fleet.collect(1)
     for turn in range(2, 6):
         begin = time.monotonic()
         batch = fleet.collect(1)
-        assert time.monotonic() - begin < 0.4
+        assert time.monotonic() - begin < 3.0
         assert hand.visits["n7"] == turn
         assert sum(one.measurement == "bmc" for one in batch.samples) == 50
     assert hand.visits["hung"] == 1

@@ -73,7 +73,7 @@ def ask(bmcs: RedfishBmcs, number: int, uri: str, method: str = "GET", body: Any
         data=None if body is None else json.dumps(body).encode(),
         headers={"Authorization": "Basic YWRtaW46c2VjcmV0"},
     )
-    with urllib.request.urlopen(request, context=tls, timeout=5) as answer:
+    with urllib.request.urlopen(request, context=tls, timeout=30) as answer:
         raw = answer.read()
     return json.loads(raw) if raw else None
 
@@ -85,7 +85,7 @@ def subscriptions(bmcs: RedfishBmcs, number: int) -> list[dict[str, Any]]:
 
 def first(source: redfish.Redfish) -> Batch:
     """The batch in which the BMC was first heard of; with events a round is many short ones."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         batch = source.collect(time.time_ns())
         if any(one.tag("source") == "bmc" for one in batch.samples):
@@ -129,7 +129,7 @@ def test_an_entry_is_pushed_between_two_visits_and_the_subscription_is_taken_out
     begin = time.monotonic()
     redfish_bmcs.fault(1, "sel=121")
     found = wait_for(source, 2)
-    assert time.monotonic() - begin < 15, "it waited for the next visit"
+    assert time.monotonic() - begin < 30, "it waited for the next visit"
     assert ["entry 120" in one.text("text") for one in found] == [True, False]
     assert [one.number("severity") for one in found] == [3.0, 0.0]
     source.close()
@@ -144,7 +144,7 @@ def test_what_was_pushed_is_not_told_again_by_the_log(
     redfish_bmcs.fault(2, "sel=122")
     assert len(wait_for(source, 2)) == 2
     cursors = source._visitors[0]._cursors
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not any(cursor.highest == 122 for cursor in cursors.values()):
         assert entries(source) == [], "told twice"
         assert time.monotonic() < deadline, "the log was never read"

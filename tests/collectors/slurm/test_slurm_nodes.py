@@ -13,6 +13,7 @@ from collectors.slurm.hostlist import HostlistError, compress, expand, valid_nam
 from collectors.slurm.nodes import NodeState, gpu_count, parse_nodes
 from collectors.slurm.reader import parse_jobs
 from collectors.slurm.source import METRICS, parse
+from collectors.slurm.state import left_over
 from tests.collectors.contract import check_samples
 
 FIXTURES = Path(__file__).parents[2] / "fixtures/slurm"
@@ -267,30 +268,33 @@ def test_jobs_of_squeue() -> None:
 
 
 @pytest.mark.parametrize("name", ["returned-nodes.json", "returned-nodes.txt", "rest-nodes.json"])
-def test_a_reason_that_25_11_keeps_after_a_return_is_no_reason(name: str) -> None:
+def test_25_11_keeps_the_reason_of_a_node_that_came_back(name: str) -> None:
     """Recorded without accounting: n1 was drained and resumed, n2 drained, n3 neither."""
-    assert b"ann: swap the PSU" in (FIXTURES / "25.11" / name).read_bytes()
     nodes = read("25.11", name)
-    told = {node.name: (node.words, node.reason, node.reason_time_ns > 0)
-            for node in nodes.values()}  # fmt: skip
+    told = {node.name: (node.words, node.reason) for node in nodes.values()}
     assert told == {
-        "n1": ("IDLE", "", False),
-        "n2": ("IDLE+DRAIN", "ann: look at the fan", True),
-        "n3": ("IDLE", "", False),
+        "n1": ("IDLE", "ann: swap the PSU"),
+        "n2": ("IDLE+DRAIN", "ann: look at the fan"),
+        "n3": ("IDLE", ""),
     }
+    left = {name for name, node in nodes.items() if left_over(node, node.reason)}
+    assert left == {"n1"}
+    assert not left_over(nodes["n1"], "ann: look at the fan")
 
 
 @pytest.mark.parametrize(
-    ("state", "kept"),
+    ("state", "left"),
     [
-        ("IDLE", False), ("MIXED", False), ("IDLE*", False), ("IDLE+PLANNED", False),
-        ("IDLE+DRAIN", True), ("MIXED+DRAIN", True), ("DOWN", True), ("DOWN*", True),
-        ("IDLE+FAIL", True), ("IDLE+REBOOT_REQUESTED", True), ("IDLE+INVALID_REG", True),
-        ("UNKNOWN", True), ("IDLE+POWERED_DOWN", True), ("FUTURE", True),
+        ("IDLE", True), ("MIXED", True), ("IDLE*", True), ("IDLE+PLANNED", True),
+        ("IDLE+DRAIN", False), ("MIXED+DRAIN", False), ("DOWN", False), ("DOWN*", False),
+        ("IDLE+FAIL", False), ("IDLE+REBOOT_REQUESTED", False), ("IDLE+INVALID_REG", False),
+        ("UNKNOWN", False), ("IDLE+POWERED_DOWN", False), ("FUTURE", False),
     ],
 )  # fmt: skip
-def test_only_a_node_that_nothing_holds_has_no_reason(state: str, kept: bool) -> None:
+def test_only_at_a_node_that_nothing_holds_a_reason_is_left_over(state: str, left: bool) -> None:
     text = f"NodeName=n1 State={state} Reason=ann: swap the PSU [root@2026-11-30T14:50:15]"
     nodes, problems = parse_nodes(text)
     assert problems == []
-    assert (nodes["n1"].reason == "ann: swap the PSU") is kept
+    assert nodes["n1"].reason == "ann: swap the PSU"
+    assert left_over(nodes["n1"], "ann: swap the PSU") is left
+    assert not left_over(nodes["n1"], "")

@@ -194,7 +194,7 @@ async def test_a_dead_webhook_delays_no_alert(tmp_path: Path) -> None:
                 one = Alert(f"case/{number}", 3, "t", "", "n1", number * 10**9)
                 assert len(alerts.update([one], number * 10**9)) >= 1
                 await asyncio.sleep(0)
-            assert time.monotonic() - begin < 5
+            assert time.monotonic() - begin < 25
             await until(lambda: receiver.asked == 1)
             assert len(webhook.pending()) == 100
 

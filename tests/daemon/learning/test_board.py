@@ -208,7 +208,7 @@ async def test_a_training_that_takes_too_long_is_ended_with_all_it_started() -> 
     before = time.monotonic()
     with pytest.raises(NightError, match=r"within 1 s \(learning.deadline_seconds\)"):
         await train([sys.executable, "-c", code], 1.0)
-    assert time.monotonic() - before < 20
+    assert time.monotonic() - before < 50
 
 
 async def test_a_training_that_fails_tells_its_last_word() -> None:

@@ -35,12 +35,12 @@ class Pretended:
         self._folder = folder
         self.adapter = self._made("")
 
-    def _made(self, fault: str, deadline_seconds: float = 5.0) -> PyslurmAdapter:
+    def _made(self, fault: str, deadline_seconds: float = 30.0) -> PyslurmAdapter:
         folder = pretended_pyslurm(self._monkeypatch, self._folder, fault)
         options = Options(pyslurm_folder=folder, deadline_seconds=deadline_seconds)
         return PyslurmAdapter(options, limits=LIMITS)
 
-    def fails_with(self, fault: str, deadline_seconds: float = 5.0) -> PyslurmAdapter:
+    def fails_with(self, fault: str, deadline_seconds: float = 30.0) -> PyslurmAdapter:
         """The same Slurm; from the next process on pyslurm misbehaves so."""
         self.adapter.close()
         self.adapter = self._made(fault, deadline_seconds)

@@ -45,7 +45,7 @@ def sink_for(store: Store, url: str, **options: Any) -> InfluxSink:
     return InfluxSink(store, InfluxOptions(url=url, **(defaults | options)))
 
 
-async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 90.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "did not happen in time"

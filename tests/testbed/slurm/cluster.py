@@ -148,7 +148,7 @@ class Cluster:
         """Whether this Slurm, without accounting, keeps the reason of a node that came back."""
         return (23, 11) <= self.version <= (25, 11)
 
-    def script(self, *arguments: str, timeout_seconds: float = 90.0) -> str:
+    def script(self, *arguments: str, timeout_seconds: float = 180.0) -> str:
         """Runs the testbed script and answers what it printed."""
         done = subprocess.run(
             [str(SCRIPT), *arguments],
@@ -164,7 +164,7 @@ class Cluster:
             raise AssertionError(f"slurm-testbed {' '.join(arguments)}: {done.stdout}")
         return done.stdout
 
-    def run(self, *command: str, check: bool = True, timeout_seconds: float = 20.0) -> str:
+    def run(self, *command: str, check: bool = True, timeout_seconds: float = 60.0) -> str:
         """Runs one of Slurm's own commands against this cluster; answers its stdout."""
         done = subprocess.run(
             command,
@@ -327,7 +327,7 @@ class Cluster:
                 env=self.env,
                 capture_output=True,
                 stdin=subprocess.DEVNULL,
-                timeout=90,
+                timeout=180,
                 check=False,
             )
             shutil.rmtree(self.directory, ignore_errors=True)

@@ -84,7 +84,7 @@ class Server:
         pid = int(found.read_text())
         os.kill(pid, signal.SIGKILL)
         status = Path(f"/proc/{pid}/stat")
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while time.monotonic() < end:
             try:
                 if status.read_text().rpartition(")")[2].split()[0] == "Z":
