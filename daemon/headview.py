@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any, TypeVar, TypeVarTuple
 
 from collectors.slurm.nodes import NodeState
+from collectors.slurm.state import left_over
 from daemon import __version__
 from daemon.clock import NANOSECONDS
 from daemon.drains.ledger import UnknownCaseError
@@ -371,7 +372,11 @@ class HeadEyes(OperatorWords):
         else:
             words.append("Nothing was ever heard from it: is its agent running?")
         words.extend(self._past(name))
-        if node.drain or node.reason:
+        if left_over(node, head.ledger.returned_reasons().get(name, "")):
+            words.append(
+                f"Slurm still shows the reason {node.reason!r} of the drain that it came back from."
+            )
+        elif node.drain or node.reason:
             words.append(f"Slurm shows {node.words}, reason {node.reason!r}: not tocsin's word.")
         return words
 

@@ -15,14 +15,7 @@ from __future__ import annotations
 
 from collectors.sample import Problem
 from collectors.slurm.json_nodes import from_json, json_begin
-from collectors.slurm.state import (
-    SECOND_NS,
-    Nodes,
-    NodeState,
-    gpu_count,
-    with_jobs,
-    without_leftover,
-)
+from collectors.slurm.state import SECOND_NS, Nodes, NodeState, gpu_count, with_jobs
 from collectors.slurm.text_nodes import from_text, local_ns
 
 __all__ = ["SECOND_NS", "NodeState", "Nodes", "gpu_count", "local_ns", "parse_nodes", "with_jobs"]
@@ -32,10 +25,7 @@ PROBLEM_LIMIT = 100
 
 
 def parse_nodes(text: str | bytes) -> tuple[Nodes, list[Problem]]:
-    """The nodes in any of the texts above, by name, and what could not be read.
-
-    A reason that Slurm left at a node which nothing holds is no reason (``without_leftover``).
-    """
+    """The nodes in any of the texts above, by name, and what could not be read."""
     if isinstance(text, bytes):
         text = text.decode("utf-8", "replace")
     problems: list[Problem] = []
@@ -44,4 +34,4 @@ def parse_nodes(text: str | bytes) -> tuple[Nodes, list[Problem]]:
     if len(problems) > PROBLEM_LIMIT:
         left = len(problems) - PROBLEM_LIMIT
         problems = [*problems[:PROBLEM_LIMIT], Problem(f"{left} more problems of this text")]
-    return {name: without_leftover(node) for name, node in nodes.items()}, problems
+    return nodes, problems

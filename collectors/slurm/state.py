@@ -171,17 +171,15 @@ _REASONED = frozenset(
 )  # fmt: skip
 
 
-def without_leftover(node: NodeState) -> NodeState:
-    """``node`` without a reason that is only left over: nothing holds it any more.
+def left_over(node: NodeState, returned_reason: str) -> bool:
+    """Whether its reason is only left from the drain that it last came back from.
 
-    Slurm 23.11 to 25.11 without accounting keeps the reason of a node that was resumed or
-    undrained until its next job starts; every other Slurm clears it at once
-    (``clusteracct_storage_g_node_up`` in src/interfaces/accounting_storage.c). Taken for a word,
-    it would keep tocsin from draining a node that came back and broke again.
+    ``returned_reason`` is that drain's. Slurm 23.11 to 25.11 without accounting keeps the reason
+    of a node that was resumed or undrained until its next job starts; every other Slurm clears
+    it at once (``clusteracct_storage_g_node_up`` in src/interfaces/accounting_storage.c).
     """
-    if not node.reason or node.base not in ("idle", "mixed", "allocated") or node.flags & _REASONED:
-        return node
-    return replace(node, reason="", reason_user="", reason_time_ns=0)
+    in_service = node.base in ("idle", "mixed", "allocated") and not node.flags & _REASONED
+    return in_service and bool(node.reason) and node.reason == returned_reason
 
 
 def gpu_count(gres: str) -> int:

@@ -360,7 +360,7 @@ class Drains:
             return f"{node} is not held by tocsin, and Slurm does not answer: {error}"
         if shown is None:
             return f"Slurm has no node {node}"
-        if shown.drain or shown.down or shown.reason:
+        if shown.drain or shown.down or shown.failed:
             who = f", set by {shown.reason_user}" if shown.reason_user else ""
             return (
                 f"{node} is {shown.words} for {shown.reason!r}{who}, which is not tocsin's to "

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from collectors.slurm.nodes import NodeState
+from collectors.slurm.state import left_over
 from daemon.drains.ledger import SELF as SELF
 from daemon.drains.ledger import Ledger
 from daemon.policy.cases import Case, State
@@ -19,15 +20,16 @@ NOTE_BEGIN = "tocsin "
 NOTE_VERB = "note"
 
 
-def may_drain(node: NodeState) -> str:
+def may_drain(node: NodeState, returned_reason: str = "") -> str:
     """The last check before a drain is written: why not, or empty.
 
     Nobody else's word may stand at the node, and it must work: a DOWN or unregistered node has
-    nothing to drain, and its reason is somebody's.
+    nothing to drain, and its reason is somebody's. ``returned_reason``: that of the drain which
+    it last came back from; some releases of Slurm still show it.
     """
     if node.drain or node.failed:
         return f"it is {node.words} with the reason {node.reason!r} by now"
-    if node.reason:
+    if node.reason and not left_over(node, returned_reason):
         return f"it has the reason {node.reason!r} by now"
     if not node.registered:
         return f"it is {node.words} by now"
@@ -59,12 +61,13 @@ class Hand:
         if not cases:
             return Outcome()
         mine: dict[str, NodeState] = {}
+        returned = self._ledger.returned_reasons()
 
         def check(node: NodeState) -> str:
             if is_ours(node, cases[node.name]):
                 mine[node.name] = node
                 return "it is drained by tocsin already"
-            return may_drain(node)
+            return may_drain(node, returned.get(node.name, ""))
 
         try:
             outcome = self.adapter.drain({node: case.reason for node, case in cases.items()}, check)

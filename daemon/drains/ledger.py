@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import Any
 
-from daemon.drains.ledger_schema import LAST_SAID, SCHEMA
+from daemon.drains.ledger_schema import LAST_RETURNS, LAST_SAID, OTHER_DRAIN, SCHEMA
 from daemon.policy.cases import CASE_KEEP_NS, ENDED, Case, LedgerView, State, called
 from daemon.policy.decisions import Action, Decision, Guard, Mode
 from daemon.store.database import Database
@@ -76,9 +76,7 @@ class Ledger:
             (now_ns - DRAINS_KEEP_NS,),
         ):
             drains.setdefault(row["node"], []).append(row["intent_ns"])
-        returned = self.database.query(
-            "SELECT node, MAX(time_ns) AS at_ns FROM returns GROUP BY node"
-        )
+        returned = self.database.query(LAST_RETURNS)
         open_, closed_ns = self._breaker(now_ns)
         wrong = self.database.query(
             "SELECT updated_ns FROM cases WHERE verdict = 0 AND intent_ns > 0 AND updated_ns > ?",
@@ -91,6 +89,7 @@ class Ledger:
             drains_ns=tuple(sorted(at for ats in drains.values() for at in ats)),
             drains_of={node: tuple(ats) for node, ats in drains.items()},
             returned_ns={row["node"]: row["at_ns"] for row in returned},
+            returned_reasons={row["node"]: row["reason"] for row in returned},
             locked={
                 row["node"]: f"{row['user']}: {row['text']}" if row["text"] else row["user"]
                 for row in self.database.query("SELECT node, user, text FROM locks")
@@ -340,6 +339,10 @@ class Ledger:
         cases = self._cases("state = 'returned' AND ended_ns >= ?", (time_ns,))
         return {case.node: case.reason for case in cases}
 
+    def returned_reasons(self) -> dict[str, str]:
+        """Nodes that came back, with the reason of the drain that they last came back from."""
+        return {row["node"]: row["reason"] for row in self.database.query(LAST_RETURNS)}
+
     def others(self) -> dict[str, str]:
         """Nodes that somebody else had drained when Slurm was last read, with the reasons."""
         rows = self.database.query("SELECT node, reason FROM others")
@@ -351,11 +354,7 @@ class Ledger:
         """Others drained nodes (node to reason and user), and others' drains ended."""
         with self.database.transaction() as connection:
             for node, (reason, user) in drained.items():
-                connection.execute(
-                    "INSERT INTO others VALUES (?, ?, ?, ?) ON CONFLICT (node) DO UPDATE SET "
-                    "reason = excluded.reason, user = excluded.user",
-                    (node, now_ns, reason, user),
-                )
+                connection.execute(OTHER_DRAIN, (node, now_ns, reason, user))
                 self._say(connection, now_ns, user or "Slurm", "other_drain", node, "", reason, {})
             for node in back:
                 connection.execute(

@@ -65,6 +65,14 @@ CREATE TRIGGER IF NOT EXISTS audit_stays BEFORE DELETE ON audit
     BEGIN SELECT RAISE(ABORT, 'the audit is append-only'); END;
 """
 
+OTHER_DRAIN = """
+INSERT INTO others VALUES (?, ?, ?, ?)
+    ON CONFLICT (node) DO UPDATE SET reason = excluded.reason, user = excluded.user
+"""
+
+# The reason is that of the newest row: https://sqlite.org/lang_select.html#bareagg
+LAST_RETURNS = "SELECT node, MAX(time_ns) AS at_ns, reason FROM returns GROUP BY node"
+
 # When something was last said of a node, by the head's clock as it was set right since.
 LAST_SAID = """
 SELECT MIN(said.time_ns, COALESCE((SELECT MIN(back.time_ns) FROM audit AS back

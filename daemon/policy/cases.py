@@ -121,10 +121,12 @@ class LedgerView:
 
     ``held``: node to the case that holds it. ``cases``: by id, all that are open and those that
     ended of late. ``ids``: every id that people may have met. ``drains_ns``: when drains were
-    made, newest last, over the longest window that a limit looks at. ``breaker_closed_ns``: what
-    was before it no longer opens the breaker. ``locked``: node to who
-    locked it. ``breaker``: why it is open, or empty. ``anew_ns``: since when the history of a node
-    (``n1``) or of a part of it (``n1/gpu3``) counts, because it was replaced.
+    made, newest last, over the longest window that a limit looks at. ``returned_ns`` and
+    ``returned_reasons``: when a node last came back, and from a drain for which reason, ours or
+    somebody else's. ``breaker_closed_ns``: what was before it no longer opens the breaker.
+    ``locked``: node to who locked it. ``breaker``: why it is open, or empty. ``anew_ns``: since
+    when the history of a node (``n1``) or of a part of it (``n1/gpu3``) counts, because it was
+    replaced.
     """
 
     held: Mapping[str, Case] = field(default_factory=dict)
@@ -133,6 +135,7 @@ class LedgerView:
     drains_ns: tuple[int, ...] = ()
     drains_of: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     returned_ns: Mapping[str, int] = field(default_factory=dict)
+    returned_reasons: Mapping[str, str] = field(default_factory=dict)
     locked: Mapping[str, str] = field(default_factory=dict)
     breaker: str = ""
     breaker_closed_ns: int = 0

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from collectors.slurm.nodes import NodeState
 from collectors.slurm.reader import Job
+from collectors.slurm.state import left_over
 from daemon.policy.candidates import Candidate
 from daemon.policy.cases import ENDED, LedgerView, State
 from daemon.policy.cost import Market, Weighed, weigh_node
@@ -131,6 +132,8 @@ def _foreign(scene: Scene, one: Candidate) -> tuple[bool, str]:
     if node.drain or node.failed or (node.down and node.reason):
         who = f" by {node.reason_user}" if node.reason_user else ""
         return False, f"{node.words}{who}, reason {node.reason!r}: not ours to change"
+    if left_over(node, scene.ledger.returned_reasons.get(one.node, "")):
+        return True, f"{node.words}; the reason is left from the drain that it came back from"
     if node.reason:
         return False, f"carries the reason {node.reason!r}, which is not ours"
     return True, f"{node.words} without a reason"

@@ -128,6 +128,47 @@ def test_a_node_that_others_give_back_starts_anew() -> None:
     assert made.cycle()[0].action is Action.DRAIN
 
 
+def _still_says(made: House, reason: str) -> None:
+    """As Slurm 23.11 to 25.11 without accounting leave a node that was resumed."""
+    slurm(made).change("n3", lambda node: replace(node, reason=reason))
+
+
+def test_a_reason_left_from_a_drain_that_ended_keeps_no_node_from_the_next() -> None:
+    for who in ("others", "tocsin"):
+        made = house()
+        if who == "others":
+            slurm(made).set("n3", state="drain", reason="ops: PSU")
+        else:
+            made.facts = [lost("n3")]
+        made.cycle()
+        reason = node(made, "n3").reason
+        made.clock.pass_seconds(10)
+        slurm(made).set("n3", state="resume")
+        _still_says(made, reason)
+        made.facts = []
+        made.cycle()
+        made.facts = [lost("n3", onset_ns=made.clock.pass_seconds(10))]
+        assert made.cycle()[0].action is Action.DRAIN
+        assert node(made, "n3").drain
+        assert node(made, "n3").reason.startswith("tocsin:")
+
+
+@pytest.mark.parametrize("reason", ["ann: benchmark until Friday, do not drain", "ops: PSU 2"])
+def test_any_other_reason_at_a_node_in_service_is_its_owners_word(reason: str) -> None:
+    made = house()
+    slurm(made).set("n3", state="drain", reason="ops: PSU")
+    made.cycle()
+    made.clock.pass_seconds(10)
+    slurm(made).set("n3", state="resume")
+    _still_says(made, reason)
+    made.cycle()
+    made.facts = [lost("n3", onset_ns=made.clock.pass_seconds(10))]
+    decision = made.cycle()[0]
+    assert decision.guard is Guard.FOREIGN
+    assert repr(reason) in decision.guard_text
+    assert (node(made, "n3").drain, node(made, "n3").reason) == (False, reason)
+
+
 def test_a_drain_that_a_person_lifted_in_slurm_is_not_made_again() -> None:
     made = house()
     made.facts = [lost("n3")]
