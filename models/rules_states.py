@@ -82,16 +82,15 @@ class States:
         gpu.uuid = uuid or gpu.uuid
         if "mig_enabled" in fields:
             gpu.mig = fields["mig_enabled"] == 1.0
-        entity = Entity("gpu", name, f"gpu{index}")
         # Of a node that is well nothing is to be looked up: that is nearly every reading.
         if node.active or rulebook.may_tell(fields):
             for rule, state in _GPU_STATES:
-                self._state(node, rule, entity, state(fields), sample.time_ns, gpu.interval_ns)
+                self._gpu_state(name, node, gpu, index, rule, state(fields))
         if "pcie_link_generation_max" in fields:  # once in many readings
             answer: Answer = self._in_a_row(
                 node, f"pcie_speed {index}", rulebook.pcie_speed(fields)
             )
-            self._state(node, "pcie_speed", entity, answer, sample.time_ns, _PCIE_INTERVAL_NS)
+            self._gpu_state(name, node, gpu, index, "pcie_speed", answer, 0, _PCIE_INTERVAL_NS)
         frozen = gpu.look_frozen(fields, sample.time_ns, self.thresholds)
         if frozen is not None:
             answer = False
@@ -99,18 +98,32 @@ class States:
                 others = self._others_answer(node, gpu)
                 answer = rulebook.VANISHED if others else rulebook.VANISHED_ALL
             onset_ns = gpu.frozen_since_ns or sample.time_ns
-            self._state(
-                node, "gpu_vanished", entity, answer, sample.time_ns, gpu.interval_ns, onset_ns
-            )
+            self._gpu_state(name, node, gpu, index, "gpu_vanished", answer, onset_ns)
         total = fields.get("ecc_uncorrected_total")
         if isinstance(total, float):
             day_count, newest_ns = gpu.ecc_day(total, sample.time_ns)
             answer = rulebook.ecc_count(day_count, self.thresholds)
-            self._state(
-                node, "ecc_uncorrected", entity, answer, sample.time_ns, gpu.interval_ns, newest_ns
-            )
+            self._gpu_state(name, node, gpu, index, "ecc_uncorrected", answer, newest_ns)
         if node.active and "temperature_celsius" in fields and fields.get("lost") != 1.0:
-            self._read_again(node, entity, sample.time_ns, fields.get("recovery_action") == 0.0)
+            recovered = fields.get("recovery_action") == 0.0
+            self._read_again(node, Entity("gpu", name, f"gpu{index}"), sample.time_ns, recovered)
+
+    def _gpu_state(
+        self,
+        name: str,
+        node: Node,
+        gpu: Gpu,
+        index: str,
+        rule: str,
+        answer: Answer,
+        onset_ns: int = 0,
+        interval_ns: int = 0,
+    ) -> None:
+        """:meth:`_state` of a GPU by its newest reading; its name is made only where it is told."""
+        if answer or (answer is False and node.active):
+            entity = Entity("gpu", name, f"gpu{index}")
+            interval_ns = interval_ns or gpu.interval_ns
+            self._state(node, rule, entity, answer, gpu.time_ns, interval_ns, onset_ns)
 
     def _others_answer(self, node: Node, gpu: Gpu) -> bool:
         """Whether another GPU of the node, read of late, still has what this one has no more."""
