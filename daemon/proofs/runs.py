@@ -34,13 +34,20 @@ from daemon.store.database import Database
 
 # A submission whose answer never came shows its job within so long, or never.
 SUBMIT_NS = 30 * SECOND_NS
+# So long after a proof was due, a reservation that is gone was not deleted a moment ago.
+LOOKED_AWAY_NS = 86_400 * SECOND_NS
+# In these steps the node may be without its drain, in our reservation.
+_UNDRAINED = frozenset({Step.OPENING, Step.RUNNING, Step.RELEASING})
 # Steps made in one cycle at most.
 STEPS_MAX = 8
 
 
-def may_close(node: NodeState) -> str:
-    """The last check before our drain is written again over an undrained node."""
-    if node.drain or node.failed or node.reason:
+def may_close(node: NodeState, before: str) -> str:
+    """The last check before our drain is written again over an undrained node.
+
+    ``before``: the reason that it had until the proof; some releases of Slurm still show it.
+    """
+    if node.drain or node.failed or (node.reason and not same_reason(node.reason, before)):
         return f"it is {node.words} with the reason {node.reason!r} by now"
     return "" if node.base in ("idle", "mixed", "allocated") else f"it is {node.words}"
 
@@ -138,6 +145,10 @@ class Proofs:
         for _ in range(STEPS_MAX):
             case = self._ledger.find(proof.case_id)
             node = self._hand.adapter.nodes([proof.node]).get(proof.node)
+            if self._given_back(proof, node, now_ns):
+                text = "its reservation is gone and it is in service, long after the proof was due"
+                self._end(proof, case, State.RETURNED, f"{text}: somebody gave it back", now_ns)
+                return True
             new = _STEPS[proof.step](self, proof, case, node, now_ns)
             if new.step is Step.OVER:
                 return self._ledger.find(proof.case_id).state is State.RETURNED
@@ -145,6 +156,16 @@ class Proofs:
                 return False
             proof = new
         return False
+
+    def _given_back(self, proof: Proof, node: NodeState | None, now_ns: int) -> bool:
+        """Whether a node under proof was given back by others while nobody looked for a day: the
+        head was away, or its ledger was restored from a backup. People's jobs run there now.
+        """
+        if proof.step not in _UNDRAINED or now_ns - proof.due_ns < LOOKED_AWAY_NS:
+            return False
+        if node is None or node.drain or not node.registered:
+            return False
+        return self._tools.reserved_for_us(proof.reservation, proof.node) is None
 
     def _begin_due(self, now_ns: int) -> None:
         if self._options.when not in ("reboot", "drained"):
@@ -343,7 +364,9 @@ class Proofs:
             with contextlib.suppress(SlurmError):
                 if self._tools.reserved_for_us(proof.reservation, proof.node) is None:
                     self._tools.reserve(proof.reservation, proof.node)
-            outcome = self._hand.adapter.drain({proof.node: case.reason}, may_close)
+            outcome = self._hand.adapter.drain(
+                {proof.node: case.reason}, lambda shown: may_close(shown, proof.before)
+            )
             if proof.node in outcome.restored or proof.node in outcome.lost:
                 return self._foreign(proof, None, now_ns)
             if proof.node not in outcome.done:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -378,6 +379,33 @@ def test_a_reservation_that_somebody_changed_is_theirs_and_is_never_deleted(end:
     assert world.state(case) is wanted[end]
     assert world.slurm.nodes()["n1"].drain == (end != "asked for")
     assert any("theirs to delete" in one.text for one in world.house.ledger.audit(subject=case))
+
+
+def test_a_node_that_was_given_back_days_ago_is_not_drained_by_an_old_ledger() -> None:
+    """What a head sees whose ledger was restored from a backup of a moment within a proof."""
+    world = World()
+    submit = world.tools.submit
+
+    def goes_on(*arguments: Any) -> None:
+        submit(*arguments)
+        for name, job in world.tools.jobs.items():
+            world.tools.jobs[name] = replace(job, state="RUNNING", comment="")
+
+    world.tools.submit = goes_on  # type: ignore[method-assign]
+    case = world.drained()
+    world.cycle()
+    assert world.state(case) is State.TESTING
+    # The reservation was deleted and jobs run there; this head looks again only now.
+    world.tools.reservations.clear()
+    world.tools.jobs.clear()
+    world.clock.pass_seconds(3 * 86_400)
+    for _ in range(3):
+        world.clock.pass_seconds(15)
+        world.house.cycle()
+    assert world.state(case) is State.RETURNED
+    assert not world.slurm.nodes()["n1"].drain
+    told = [one.text for one in world.house.ledger.audit(subject=case)]
+    assert any("somebody gave it back" in text for text in told)
 
 
 def test_a_name_that_somebody_else_uses_is_not_deleted_when_no_reservation_can_be_had() -> None:
