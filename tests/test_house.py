@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import FIXTURE_GROUPS, GROUPS, LONGEST
+
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("collectors", "daemon", "models")
 
@@ -60,11 +62,16 @@ def test_a_head_without_influxdb_and_training_does_not_load_them() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_what_is_begun_first_is_there() -> None:
+    groups = {*GROUPS.values(), *FIXTURE_GROUPS.values()}
+    assert not [one for one in LONGEST if one not in groups and not (ROOT / one).is_file()]
+
+
 def test_no_file_is_too_long_to_hold_in_the_head() -> None:
     long = {
         str(path.relative_to(ROOT)): count
-        for package in PACKAGES
-        for path in (ROOT / package).rglob("*.py")
+        for folder in (*PACKAGES, "tests", "grafana")
+        for path in (ROOT / folder).rglob("*.py")
         if (count := len(path.read_text().splitlines())) > 500
     }
     assert not long

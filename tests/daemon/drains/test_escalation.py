@@ -13,8 +13,8 @@ from daemon.policy.decisions import Decision
 from models.rulebook import RULES
 from models.voices import Remedy
 from models.xid import catalogue, judge
-from tests.daemon.policy.test_policy import NOW_NS, case
-from tests.daemon.policy.test_policy import judge as decided
+from tests.daemon.policy.judging import NOW_NS, case
+from tests.daemon.policy.judging import judge as decided
 from tests.daemon.worlds import GENEROUS, SECOND_NS, START_NS, House, lost, risk, simulated
 
 DAY_NS = 86_400 * SECOND_NS

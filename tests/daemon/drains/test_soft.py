@@ -26,7 +26,7 @@ from daemon.slurm.soft import WEIGHT_MAX, Shown, SoftSlurm
 from daemon.store.database import Database
 from models.facility import GroupEvent
 from models.voices import Risk
-from tests.daemon.policy.test_policy import NOW_NS, case
+from tests.daemon.policy.judging import NOW_NS, case
 from tests.daemon.softworld import SoftMemory
 from tests.daemon.worlds import GENEROUS, START_NS, Clock, idle, risk, silent
 

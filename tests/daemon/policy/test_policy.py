@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from collectors.slurm.nodes import NodeState
-from daemon.policy.candidates import head_of_reason, reason_of, short_id
-from daemon.policy.cases import Case, LedgerView, State
-from daemon.policy.decide import Situation, decide, explain_node
+from daemon.policy.cases import LedgerView, State
 from daemon.policy.decisions import Action, Decision, Guard, Mode
-from daemon.policy.guards import GUARDS
 from daemon.policy.limits import Limits
-from models.voices import Fact, Remedy, Risk, Silence
+from models.voices import Remedy
+from tests.daemon.policy.judging import NOW_NS, case, judge
 from tests.daemon.worlds import (
     GENEROUS,
     SECOND_NS,
@@ -30,34 +25,6 @@ from tests.daemon.worlds import (
     silent,
 )
 
-NOW_NS = START_NS + 10 * SECOND_NS
-
-
-def judge(
-    *facts: Fact,
-    nodes: dict[str, NodeState] | None = None,
-    risks: tuple[Risk, ...] = (),
-    silences: tuple[Silence, ...] = (),
-    limits: Limits = GENEROUS,
-    ledger: LedgerView | None = None,
-    mode: Mode = Mode.ACT,
-    age_seconds: float = 5.0,
-    coverage: dict[str, float] | None = None,
-    groups: dict[str, tuple[str, ...]] | None = None,
-    now_ns: int = NOW_NS,
-) -> list[Decision]:
-    nodes = cluster(4) if nodes is None else nodes
-    situation = Situation(
-        nodes=nodes,
-        slurm_age_seconds=age_seconds,
-        facts=facts,
-        silences=silences,
-        risks=risks,
-        coverage=dict.fromkeys(nodes, 1.0) if coverage is None else coverage,
-        groups=groups or {},
-    )
-    return decide(situation, limits, ledger or LedgerView(), mode, now_ns)
-
 
 def guard_of(decisions: list[Decision]) -> Guard | None:
     assert len(decisions) == 1
@@ -65,26 +32,6 @@ def guard_of(decisions: list[Decision]) -> Guard | None:
     assert decision.action is (Action.HOLD if decision.guard else Action.DRAIN)
     assert bool(decision.guard) == bool(decision.guard_text)
     return decision.guard
-
-
-def case(
-    node: str, one: Decision | None = None, state: State = State.DRAINING, **more: object
-) -> Case:
-    made = Case(
-        id=one.id if one else "f" * 16,
-        node=node,
-        rule="xid",
-        code="x48",
-        device="gpu1",
-        voice="fact",
-        state=state,
-        onset_ns=START_NS,
-        created_ns=START_NS,
-        updated_ns=START_NS,
-        reason="tocsin:x48 gpu1 ffff; x; tocsin explain ffff",
-        intent_ns=START_NS,
-    )
-    return replace(made, **more)  # type: ignore[arg-type]
 
 
 def test_a_lost_gpu_drains_its_node() -> None:
@@ -429,74 +376,6 @@ def test_a_node_that_just_came_back_is_not_drained_for_a_risk_but_for_a_fact() -
         Guard.HOLD_DOWN
     )
     assert guard_of(judge(lost("n1", onset_ns=NOW_NS), limits=limits, ledger=ledger)) is None
-
-
-def test_a_risk_keeps_its_id_while_it_lasts() -> None:
-    first = judge(risks=(risk("n1", 0.95),))[0]
-    ledger = LedgerView(onsets={("n1", first.rule, first.device): first.inputs["onset_ns"]})
-    later = judge(risks=(risk("n1", 0.96),), ledger=ledger, now_ns=NOW_NS + 3600 * SECOND_NS)[0]
-    assert later.id == first.id
-
-
-# ---- words ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("code", "device", "head"),
-    [
-        ("x79", "gpu3", "tocsin:x79 gpu3"),
-        ("vanish", "gpu11", "tocsin:vanish gpu11"),
-        ("remap", "0000:9b:00", "tocsin:remap 9b:00"),
-        ("x79", "", "tocsin:x79"),
-        ("linkdown", "mlx5_0/1", "tocsin:link mlx5_0/1"),
-    ],
-)
-def test_the_first_twenty_characters_tell_owner_cause_and_part(
-    code: str, device: str, head: str
-) -> None:
-    assert head_of_reason(code, device) == head
-    assert len(head) <= 20
-
-
-def test_ids_are_as_short_as_they_may_be() -> None:
-    assert short_id("9f2c000000000000", []) == "9f2c"
-    assert short_id("9f2c000000000000", ["9f2c100000000000"]) == "9f2c0"
-    assert short_id("9f2c000000000000", ["9f2c000000000000", "aaaa"]) == "9f2c"
-
-
-@given(st.text(max_size=400), st.text(max_size=40), st.text(max_size=40))
-@settings(max_examples=200, deadline=None)
-def test_no_text_makes_a_reason_that_is_not_plain(text: str, code: str, device: str) -> None:
-    from daemon.policy.candidates import of_facts
-
-    fact = replace(
-        lost("n1"), text=text, code=code, entity=replace(lost("n1").entity, device=device)
-    )
-    reason = reason_of(of_facts([fact], {})[0], [], None)
-    assert reason.startswith("tocsin:")
-    assert len(reason) <= 200
-    assert all(" " <= character <= "~" and character not in "\"'`\\" for character in reason)
-    assert "\n" not in reason
-
-
-def test_what_moved_a_decision_is_kept_as_plain_json() -> None:
-    decision = judge(lost("n1"), risks=(risk("n1", 0.4),), limits=Limits(drains_per_hour=0))[0]
-    inputs = json.loads(json.dumps(decision.inputs))
-    assert decision.guard is Guard.CAP_HOUR
-    assert [one["guard"] for one in inputs["guards"]] == [guard.value for guard, _ in GUARDS]
-    assert [one["guard"] for one in inputs["guards"] if not one["passed"]] == ["cap_hour"]
-    assert inputs["said"]["evidence"] == ["NVRM: Xid (PCI:0000:9b:00): 79"]
-    assert inputs["node"]["words"] == "IDLE"
-    assert inputs["limits"]["drains_per_hour"] == 0
-    assert inputs["risk"] == pytest.approx(0.4)
-
-
-def test_a_healthy_node_is_explained_too() -> None:
-    nodes = cluster(4)
-    situation = Situation(nodes, 1.0, coverage=dict.fromkeys(nodes, 1.0), risks=(risk("n1", 0.1),))
-    verdicts, chance = explain_node("n1", situation, Limits(), LedgerView(), Mode.ACT, NOW_NS)
-    assert all(verdict.text for verdict in verdicts)
-    assert chance == pytest.approx(0.1)
 
 
 def test_the_same_situation_gives_the_same_decisions() -> None:

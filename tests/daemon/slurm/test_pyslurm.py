@@ -96,7 +96,7 @@ def test_a_process_that_hangs_before_a_write_is_ended_and_nothing_was_written(
 def test_a_process_lost_in_the_middle_of_a_write_leaves_an_unknown_outcome(
     pretended: Pretended, what: str
 ) -> None:
-    adapter = pretended.fails_with(f"modify:{what}", deadline_seconds=1.0)
+    adapter = pretended.fails_with(f"modify:{what}", deadline_seconds=8.0)
     outcome = adapter.drain({"n1": OURS, "n2": OURS}, free)
     assert set(outcome.unknown) == {"n1", "n2"}
     assert outcome.done == {}
