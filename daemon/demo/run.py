@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import secrets
+import shutil
 import signal
 import sys
 import tempfile
@@ -136,7 +137,9 @@ async def _demo(options: DemoOptions, folder: Path, say: Print) -> None:
         tokens = TokenFile(config.head.tokens_file)
         gate, page = await open_ears(head, config, tokens, listeners)
         say(f"page      http://{page}/")
-        say(f"socket    TOCSIN_SOCKET={config.head.socket} tocsin status")
+        # As it was called where it is not on the PATH: `make demo` has an environment of its own.
+        command = "tocsin" if shutil.which("tocsin") else sys.argv[0]
+        say(f"socket    TOCSIN_SOCKET={config.head.socket} {command} status")
         say("Ctrl-C ends it. Drains and what holds them back, as they happen (simulated UTC):")
         url = f"http://{gate}/api/v2/write"
         feeder = Feeder(cluster, clock, url, token, options, lambda: _keeps_up(head, options))
