@@ -22,12 +22,16 @@ from daemon.latest import Latest
 from daemon.schema import fields as schema_fields
 from daemon.store.embedded import Store
 from models.features import FeatureEngine
+from models.features.frame import KindFrame
 from models.rival import Rival
 from models.rules import Rules
 from models.silence import SilenceTracker
 from models.watch import Watch
 
 NOW = 1_796_000_000 * 10**9
+
+# The maths of the hostile node's own rows overflows, as it must.
+OVERFLOWS = pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning")
 
 
 def watch() -> Watch:
@@ -120,6 +124,7 @@ def readings(draw: st.DrawFn) -> Sample:
     return sample(measurement, at_ns, fields, node=draw(st.sampled_from(["n1", "n2"])), **tags)
 
 
+@OVERFLOWS
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(readings(), min_size=1, max_size=15))
 def test_nothing_that_a_node_may_send_breaks_the_watch_or_what_is_shown(many: list[Sample]) -> None:
@@ -144,6 +149,7 @@ def test_nothing_that_a_node_may_send_breaks_the_watch_or_what_is_shown(many: li
     again.judge(NOW + 86_401 * 10**9, expected)
 
 
+@OVERFLOWS
 def test_readings_of_one_node_do_not_change_what_is_said_of_another() -> None:
     def fleet(poison: Iterator[Sample]) -> tuple[Any, ...]:
         found = watch()
@@ -176,6 +182,36 @@ def test_readings_of_one_node_do_not_change_what_is_said_of_another() -> None:
     assert quiet[0]
     assert quiet[2]
     assert fleet(evil()) == quiet
+
+
+@OVERFLOWS
+def test_numbers_without_measure_of_one_node_leave_the_features_of_others_bit_for_bit() -> None:
+    def seen(hostile: bool) -> KindFrame:
+        engine = FeatureEngine()
+        for minute in range(90):
+            at_ns = NOW + minute * 60 * 10**9
+            huge = 1e308 if minute % 2 else -1e308
+            fields = {"temperature_celsius": 50.0 + minute % 7, "power_watts": 300.0 + minute}
+            told = {"a": fields, "b": fields, "c": fields}
+            if hostile:
+                told["evil"] = dict.fromkeys((*fields, "ecc_corrected_total"), huge)
+            engine.observe(
+                [
+                    sample("gpu", at_ns, told[node], node=node, gpu=str(gpu), uuid=f"{node}{gpu}")
+                    for node in told
+                    for gpu in range(4)
+                ],
+                at_ns,
+            )
+        found = engine.frame(at_ns + 10**9).of("gpu")
+        assert found is not None
+        return found
+
+    quiet, beside = seen(hostile=False), seen(hostile=True)
+    rows = [beside.entities.index(one) for one in quiet.entities]
+    assert len(rows) == 12
+    for name in quiet.names:
+        assert quiet.column(name).tobytes() == beside.column(name)[rows].tobytes(), name
 
 
 def test_refused_names_are_counted_in_one_place() -> None:
