@@ -308,6 +308,11 @@ class Cluster:
             # RESUME refuses a node that is neither down nor drained: make it so first.
             self.run("scontrol", "update", f"nodename={wanted}", "state=drain", "reason=reset")
             self.run("scontrol", "update", f"nodename={wanted}", "state=resume")
+        if self._keeps_reasons:
+            # Only a job's start clears them; wait_for below sees that the nodes are idle again.
+            kept = [n for n in self.nodes if " Reason=" in self.run("scontrol", "show", "node", n)]
+            for node in kept:
+                self.run("scancel", self.start_job(node))
         self.run("scontrol", "update", f"nodename={names}", "comment=", check=False)
         wait_for(
             lambda: all(self.show()[n] == (frozenset({"IDLE"}), "") for n in self.nodes),
