@@ -16,6 +16,15 @@ import structlog
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
+def to_standard_error() -> None:
+    """For commands that set up no log: what they print stays whole, for people and for ``--json``.
+
+    structlog would write to standard output by itself.
+    """
+    if not structlog.is_configured():
+        structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
+
+
 def configure(service: str, level: str = "info", stream: TextIO | None = None) -> None:
     """Sets up structlog and the standard library's logging for this process."""
     out = sys.stderr if stream is None else stream

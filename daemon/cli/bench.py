@@ -121,6 +121,9 @@ def options(parser: argparse.ArgumentParser, verb: str) -> None:
 def run(arguments: argparse.Namespace, verb: str) -> int:
     """Measures and prints each figure as soon as it is known."""
     del verb
+    from daemon.logs import to_standard_error
+
+    to_standard_error()
     if not 1 <= arguments.nodes <= 100_000 or not 1 <= arguments.steps <= 100_000:
         print("tocsin: --nodes and --steps must be 1 to 100000", file=sys.stderr)
         return 2

@@ -33,6 +33,9 @@ def options(parser: argparse.ArgumentParser, verb: str) -> None:
 def run(arguments: argparse.Namespace, verb: str) -> int:
     """Evaluates and prints."""
     del verb
+    from daemon.logs import to_standard_error
+
+    to_standard_error()
     from models.artifact import ModelRefused, load
     from models.evaluation import evaluate
     from models.evaluation.report import html

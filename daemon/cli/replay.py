@@ -36,6 +36,9 @@ def options(parser: argparse.ArgumentParser, verb: str) -> None:
 def run(arguments: argparse.Namespace, verb: str) -> int:
     """Replays."""
     del verb
+    from daemon.logs import to_standard_error
+
+    to_standard_error()
     from daemon.config import Config
     from daemon.replay import run_replay, speed
     from daemon.settings import load

@@ -34,6 +34,9 @@ def options(parser: argparse.ArgumentParser, verb: str) -> None:
 def run(arguments: argparse.Namespace, verb: str) -> int:
     """Verifies, repairs or describes."""
     del verb
+    from daemon.logs import to_standard_error
+
+    to_standard_error()
     from daemon.store.errors import StoreUnavailableError
 
     directory = directory_of(arguments)

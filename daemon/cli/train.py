@@ -51,6 +51,9 @@ def options(parser: argparse.ArgumentParser, verb: str) -> None:
 def run(arguments: argparse.Namespace, verb: str) -> int:
     """Trains and saves."""
     del verb
+    from daemon.logs import to_standard_error
+
+    to_standard_error()
     if not 60 <= arguments.horizon <= 30 * 86_400:
         print("tocsin: --horizon must be 60 s to 30 d", file=sys.stderr)
         return 2

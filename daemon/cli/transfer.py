@@ -61,6 +61,9 @@ def options(parser: argparse.ArgumentParser, verb: str) -> None:
 
 def run(arguments: argparse.Namespace, verb: str) -> int:
     """Moves rows."""
+    from daemon.logs import to_standard_error
+
+    to_standard_error()
     from daemon.store.errors import StoreUnavailableError
     from models.telemetry.unpack import TooLargeError
 

@@ -11,6 +11,8 @@ import pytest
 def real_pyslurm() -> Path:
     """The folder of a pyslurm that fits the testbed's Slurm; skips where there is none."""
     named = os.environ.get("TOCSIN_TEST_PYSLURM", "")
+    if os.environ.get("TOCSIN_TEST_SLURM") and not named:
+        pytest.skip("TOCSIN_TEST_PYSLURM names no pyslurm that fits TOCSIN_TEST_SLURM")
     folder = Path(named) if named else Path(__file__).parents[3] / ".cache" / "pyslurm"
     if not (folder / "pyslurm").is_dir():
         pytest.skip(
