@@ -77,7 +77,8 @@ def test_a_fleet_that_falls_silent_is_one_alert_and_no_drain(house: House) -> No
     wait_for(told, "the alert")
     house.looks()
     assert len(told()) == 1
-    assert not any(house.drained(node) for node in house.cluster.nodes)
+    reasons = {node: house.cluster.reason(node) for node in house.cluster.nodes}
+    assert not any(house.drained(node) for node in reasons), reasons
 
 
 def test_a_hung_driver_costs_only_its_own_source(house: House) -> None:

@@ -15,6 +15,10 @@ pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 HOUR_NS = 3600 * 10**9
 
 
+def _unsure(words: frozenset[str]) -> bool:
+    return bool(words & {"UNKNOWN", "NOT_RESPONDING"})
+
+
 def test_a_resume_soon_after_a_clean_restart_of_slurmctld_is_a_persons(house: House) -> None:
     slurm = house.cluster
     house.kernel_says("n3", XID79)
@@ -23,6 +27,8 @@ def test_a_resume_soon_after_a_clean_restart_of_slurmctld_is_a_persons(house: Ho
     slurm.stop_controller()
     slurm.start_controller()
     house.looks(4)  # the new slurmctld still shows the drain
+    # It refuses to resume a node that has not registered again.
+    wait_for(lambda: not _unsure(slurm.words("n3")), "n3 has registered")
     assert house.drained("n3")
     slurm.update("n3", state="resume")
     house.looks(4)
