@@ -47,11 +47,15 @@ class States:
         self.thresholds = thresholds
 
     def source(self, node: Node, sample: Sample) -> None:
-        """A ``source`` reading: whether what counts GPUs works."""
+        """A ``source`` reading: whether what counts GPUs counts all of them.
+
+        One that is up and tells a fault left something out by itself (a GPU on which the driver
+        hung is not read for a while): what is missing in it is not missing in the node.
+        """
         name = sample.tag("source")
         if name not in GPU_SOURCES:
             return
-        up = sample.number("up") == 1.0
+        up = sample.number("up") == 1.0 and not sample.text("fault")
         one = node.sources.get(name)
         if one is None:
             since_ns = sample.time_ns if up else 0

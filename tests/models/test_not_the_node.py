@@ -54,6 +54,29 @@ def kept(rules: Rules) -> Rules:
     return fresh
 
 
+# ---- the reader itself -----------------------------------------------------------------------
+
+
+def test_a_gpu_that_the_reader_leaves_out_is_not_missing_in_the_node() -> None:
+    """NVML does not read a GPU for a while on which the driver hung, and says so."""
+    rules = Rules()
+    words = "gpu3 is not read for 60 s more: the driver hung on it"
+    for step in range(30):
+        at = NOW + step * 10 * SECOND
+        left_out = step >= 6
+        tell(rules, *(gpu("n1", index, at, FULL) for index in range(8)
+                      if index != 3 or not left_out))  # fmt: skip
+        tell(rules, source_reading("n1", "nvml", at, up=True, duration_seconds=0.1,
+                                   age_seconds=0.0, fault=words if left_out else ""))  # fmt: skip
+        assert facts(rules, at, expected=8) == []
+    # Once it reads them all and one is not there, that is the node's.
+    for step in range(30, 40):
+        at = NOW + step * 10 * SECOND
+        tell(rules, *(gpu("n1", index, at, FULL) for index in range(8) if index != 3))
+        tell(rules, source("n1", "nvml", at))
+    assert [fact.rule for fact in facts(rules, at, expected=8)] == ["gpu_count"]
+
+
 # ---- Slurm's configuration -------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,6 +45,9 @@ class Pair:
         wait_for(lambda: "is UP" in self._ping(), "the first slurmctld to answer")
         for node in cluster.nodes:
             cluster.node("start-node", node)
+        # In another second than the first: it tells its start in whole seconds.
+        begun_seconds = int(time.time())
+        wait_for(lambda: int(time.time()) > begun_seconds, "the next second")
         self._start("ctl2", self._second)
         wait_for(lambda: self._ping().count("is UP") == 2, "both slurmctlds to answer")
         wait_for(
