@@ -130,6 +130,9 @@ def run(arguments: argparse.Namespace, verb: str) -> int:
     if not 1 <= arguments.drains <= 10_000:
         print("tocsin: --drains must be 1 to 10000", file=sys.stderr)
         return 2
+    if arguments.folder is not None and not os.access(arguments.folder, os.W_OK | os.X_OK):
+        print(f"tocsin: --folder {arguments.folder}: no folder to write in", file=sys.stderr)
+        return 2
     benches = dict(BENCHES)
     if arguments.model is not None:
         if arguments.name != "score":
