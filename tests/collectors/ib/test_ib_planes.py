@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from collectors.ib.infiniband import Infiniband, Options, make
+from collectors.ib.infiniband import Options, make
 from collectors.ib.planes import fold, planar
 from collectors.ib.sysfs import read_device
 from collectors.sample import Batch, Context, Sample
 from tests.collectors.contract import NODE, NOW_NS
-from tests.collectors.ib.node_help import link_events, ports
+from tests.collectors.ib.node_help import learned, link_events, ports
 from tests.testbed.ib import fake_sysfs
 
 SECOND = 1_000_000_000
@@ -34,14 +34,6 @@ def xdr(context: Context, *, tells_sm: bool = True) -> tuple[Path, Path]:
 def lose(smi: Path, number: int) -> None:
     down = {"state": "1: DOWN", "physical": "2: Polling", "rate": "2.5 Gb/sec (1X SDR)"}
     fake_sysfs.port(smi, number, guid=GUID, link_downed=1, **down)
-
-
-def learned(context: Context, **options: object) -> Infiniband:
-    source = make(Options(**options), context)
-    assert isinstance(source, Infiniband)
-    source.collect(NOW_NS)
-    source.collect(NOW_NS + 700 * SECOND)
-    return source
 
 
 def of_planes(batch: Batch) -> dict[str, Sample]:

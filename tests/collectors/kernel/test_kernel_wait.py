@@ -20,13 +20,6 @@ LONG_SECONDS = 60.0
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Path:
-    path = tmp_path / "kern.log"
-    path.write_text("")
-    return path
-
-
-@pytest.fixture
 def source(log: Path, tmp_path: Path) -> KernelLog:
     (tmp_path / "state").mkdir()
     context = Context("n1", tmp_path / "state", tmp_path / "root", lambda: NOW_NS)
