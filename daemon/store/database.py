@@ -20,6 +20,7 @@ from typing import Any
 
 from daemon.store.errors import StoreUnavailableError, unavailable
 from daemon.store.swap import swap
+from daemon.store.takeover import take_from_frozen
 
 log = logging.getLogger("tocsin.store")
 
@@ -54,6 +55,8 @@ class Database:
             self._shared = self._open()
         elif not read_only:
             self._finish_repair(Path(path))
+            if fence is not None:
+                take_from_frozen(Path(path), fence, BUSY_SECONDS)
         self.connection()
 
     @staticmethod
@@ -96,13 +99,18 @@ class Database:
             connection.execute("BEGIN IMMEDIATE")
             try:
                 # Asked with the write lock in hand: nobody else can begin before this commits.
-                if self._fence is not None and (why := self._fence()):
-                    raise StoreUnavailableError(f"database {self.path}: this head stands by: {why}")
+                self._ask_fence()
                 yield connection
             except BaseException:
                 connection.rollback()
                 raise
             connection.commit()
+            # Who stood still since then may have written to a file that was set aside.
+            self._ask_fence()
+
+    def _ask_fence(self) -> None:
+        if self._fence is not None and (why := self._fence()):
+            raise StoreUnavailableError(f"database {self.path}: this head stands by: {why}")
 
     def execute(self, statement: str, parameters: Parameters = ()) -> int:
         """Runs one statement in a transaction of its own; how many rows it changed."""

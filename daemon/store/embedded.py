@@ -142,14 +142,15 @@ class Store(Reader):
         with self._write_lock:
             if self._closed:
                 raise StoreUnavailableError(f"store {self.directory} is closed")
-            if self._fence is not None and (why := self._fence()):
-                raise StoreUnavailableError(f"store {self.directory}: this head stands by: {why}")
+            self._ask_fence()
             try:
                 if refusal := self.room.refusal():
                     self._writer.rotate()  # as Parquet it is a tenth: it may be rolled now
                     raise StoreUnavailableError(refusal)
                 self._writer.append(payload, packer.size_bytes, self.now_ns())
                 self.event_table.add(packer.events)
+                # Who stood still since then has perhaps written where nobody reads any more.
+                self._ask_fence()
             except StoreUnavailableError as error:
                 self.counts.failed_commits += 1
                 self.counts.fault = str(error)
@@ -162,6 +163,10 @@ class Store(Reader):
                 self.marks.note(*mark)
             if self._writer.raw_bytes >= self.options.segment_bytes:
                 self._writer.rotate()
+
+    def _ask_fence(self) -> None:
+        if self._fence is not None and (why := self._fence()):
+            raise StoreUnavailableError(f"store {self.directory}: this head stands by: {why}")
 
     def seen(self, batch: Any) -> bool:
         """Whether a batch (with node, instance, sequence) is durable already."""

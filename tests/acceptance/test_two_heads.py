@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -69,6 +71,14 @@ class Pair:
     def ended(self, name: str) -> int | None:
         return self.house.processes[name].poll()
 
+    def wait_for_role(self, name: str, role: str) -> None:
+        """Waits until that head has this role; a failure shows what it said last."""
+        wait_for(
+            lambda: self.role(name) == role,
+            f"{name} {role}",
+            seen=lambda: (self.role(name), self.ended(name), self.house.words(name)[-3:]),
+        )
+
 
 @pytest.fixture
 def pair(build_house: Callable[..., House]) -> Pair:
@@ -95,7 +105,7 @@ def test_the_other_head_takes_over_from_one_that_was_killed(pair: Pair) -> None:
 
     house.kill("head")
     begun = time.monotonic()
-    wait_for(lambda: pair.role("second") == "acts", "the second head acts")
+    pair.wait_for_role("second", "acts")
     assert time.monotonic() - begun > SECONDS * 0.5, "the lease was not waited for"
     house.kernel_says("n2", XID79)
     wait_for(lambda: house.drained("n2"), "n2 is drained by the second head")
@@ -105,7 +115,7 @@ def test_the_other_head_takes_over_from_one_that_was_killed(pair: Pair) -> None:
     assert not house.drained("n3")
 
     house.start_head(wait=False)
-    wait_for(lambda: pair.role("head") == "stands by", "the first head stands by")
+    pair.wait_for_role("head", "stands by")
     assert pair.role("second") == "acts"
 
 
@@ -127,7 +137,7 @@ def test_a_frozen_head_that_wakes_up_writes_nothing_and_ends(pair: Pair) -> None
     house, slurm = pair.house, pair.house.cluster
     house.kill("head", signal.SIGSTOP)
     with asks_to_drain(pair, "n1"):
-        wait_for(lambda: pair.role("second") == "acts", "the second head acts")
+        pair.wait_for_role("second", "acts")
         house.kernel_says("n2", XID79)
         wait_for(lambda: house.drained("n2"), "n2 is drained by the second head")
         before = slurm.log_size()
@@ -140,6 +150,49 @@ def test_a_frozen_head_that_wakes_up_writes_nothing_and_ends(pair: Pair) -> None
     assert not house.drained("n1")
     assert pair.role("second") == "acts"
     assert [one for one in pair_decisions(pair) if one["node"] == "n1"] == []
+
+
+# Begins a transaction of SQLite and stays in it.
+_WRITES = """
+import sqlite3, sys
+one = sqlite3.connect(sys.argv[1], isolation_level=None, timeout=60)
+one.execute("BEGIN EXCLUSIVE")
+print("within", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_head_frozen_while_it_wrote_to_its_database_is_taken_over_all_the_same(
+    pair: Pair,
+) -> None:
+    """SQLite's lock is the process's, and it keeps it for as long as it stands still."""
+    house = pair.house
+    house.kernel_says("n3", XID79)
+    wait_for(lambda: house.drained("n3"), "n3 is drained")
+    (database,) = house.folder.rglob("tocsin.sqlite")
+    # A lock taken in the head's place: none can be met within the few milliseconds of a write.
+    with subprocess.Popen(
+        [sys.executable, "-c", _WRITES, str(database)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as holder:
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "within\n"
+            holder.send_signal(signal.SIGSTOP)
+            house.kill("head", signal.SIGSTOP)
+            pair.wait_for_role("second", "acts")
+            house.kernel_says("n2", XID79)
+            wait_for(lambda: house.drained("n2"), "n2 is drained by the second head")
+            house.kill("head", signal.SIGCONT)
+            wait_for(lambda: pair.ended("head") is not None, "the stale head ends")
+        finally:
+            holder.kill()
+    assert pair.ended("head") == LOST_EXIT_CODE
+    done = house.tocsin("resume", "n3", "--socket", str(pair.sockets["second"]))
+    assert done.returncode == 0, done.stderr
+    assert pair.role("second") == "acts"
 
 
 def pair_decisions(pair: Pair) -> list[dict[str, Any]]:
@@ -161,6 +214,6 @@ def test_without_the_shared_folder_nobody_acts(pair: Pair) -> None:
     assert pair.role("second") == "stands by", "a folder that is gone is no free lease"
     assert slurm.updates_since(before) == []
     away.rename(pair.lease)
-    wait_for(lambda: pair.role("second") == "acts", "the second head acts")
+    pair.wait_for_role("second", "acts")
     wait_for(lambda: house.drained("n2"), "n2 is drained, once")
     assert len([line for line in slurm.updates_since(before) if "reason set" in line]) == 1

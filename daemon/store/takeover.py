@@ -1,0 +1,110 @@
+"""Takes a database from a head that stands still within a transaction.
+
+A head that is frozen (a paused machine, a process that was stopped, a write that never comes back
+from the disk) keeps SQLite's lock for as long as it stands still, and nobody else can write. Its
+lease has run out by then, so the head that took over copies the file with its journal, lets
+SQLite undo what was half done in the copy, and puts that in the place of the old one. The old
+files are set aside: whoever wakes up goes on in those, where nobody looks any more.
+
+Source: https://www.sqlite.org/atomiccommit.html (4.2, hot rollback journals)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+from daemon.store.errors import StoreUnavailableError, unavailable
+from daemon.store.swap import mended_path, swap, unfinished_path
+
+log = logging.getLogger("tocsin.store")
+
+# Files that belong together: the database itself and what SQLite keeps beside it.
+_PARTS = ("", "-journal", "-wal")
+_TRIES = 3
+
+Stamp = tuple[tuple[int, int, int] | None, ...]
+
+
+def take_from_frozen(path: Path, fence: Callable[[], str], busy_seconds: float) -> None:
+    """Makes ``path`` free to write where a process that must not write any more keeps it locked.
+
+    Waits ``busy_seconds`` for it first. ``fence`` answers why this process itself must not write.
+    Raises StoreUnavailableError.
+    """
+    if not path.exists() or not _is_locked(path, busy_seconds):
+        return
+    for _ in range(_TRIES):
+        if why := fence():
+            raise StoreUnavailableError(f"database {path}: this head stands by: {why}")
+        try:
+            if not _copied(path):
+                continue
+            aside = swap(path)
+        except OSError as error:
+            raise unavailable(error, path) from error
+        log.warning("%s: taken from a head that stands still; what it held is %s", path, aside)
+        return
+    raise StoreUnavailableError(f"database {path}: another process still writes to it; end that")
+
+
+def _is_locked(path: Path, busy_seconds: float) -> bool:
+    try:
+        with contextlib.closing(
+            sqlite3.connect(path, timeout=busy_seconds, isolation_level=None)
+        ) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
+    except sqlite3.DatabaseError as error:
+        return "locked" in str(error)  # whatever else it is, opening it says so
+    return False
+
+
+def _copied(path: Path) -> bool:
+    """Whether a whole copy now stands as the mended file; False when the files moved meanwhile."""
+    fresh = unfinished_path(path)
+    for extra in (*_PARTS, "-shm"):
+        _beside(fresh, extra).unlink(missing_ok=True)
+    before = _stamp(path)
+    for extra in _PARTS:
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copyfile(_beside(path, extra), _beside(fresh, extra))
+    if _stamp(path) != before:
+        return False
+    try:
+        with contextlib.closing(sqlite3.connect(fresh, isolation_level=None)) as connection:
+            connection.execute("PRAGMA journal_mode=DELETE")  # undoes what was half done
+            (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    except sqlite3.DatabaseError as error:
+        found = str(error)
+    if found != "ok":
+        raise StoreUnavailableError(
+            f"database {path}: another process keeps it locked, and a copy of it is damaged "
+            f"({found}): end that process, then run tocsin store repair"
+        )
+    with open(fresh, "ab") as file:
+        os.fsync(file.fileno())
+    fresh.replace(mended_path(path))
+    return True
+
+
+def _stamp(path: Path) -> Stamp:
+    """What changes when somebody writes."""
+    found: list[tuple[int, int, int] | None] = []
+    for extra in _PARTS:
+        try:
+            one = _beside(path, extra).stat()
+        except FileNotFoundError:
+            found.append(None)
+        else:
+            found.append((one.st_ino, one.st_size, one.st_mtime_ns))
+    return tuple(found)
+
+
+def _beside(path: Path, extra: str) -> Path:
+    return path.with_name(path.name + extra)
