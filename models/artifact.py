@@ -1,39 +1,34 @@
 """A saved model: a folder with ``model.skops`` and ``manifest.json``.
 
-skops keeps scikit-learn objects without pickle; on loading, beside what skops itself trusts,
-only the types that our trees are made of are allowed, each by its name. The manifest holds the
-file's hash, versions, feature names, the time that was trained on and the scores; a mismatch is
-refused with the reason in words.
+The file holds the trees as plain arrays (models/trees.py, models/arrays_file.py), so it is bound
+to this format and to the names of features, and to no version of a library. The manifest holds
+the file's hash, feature names, calibration, what was trained on and with, and the scores; a
+mismatch is refused with the reason in words. Both come from outside: nothing in them is run, and
+every number is held against its bounds.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import json
+import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import sklearn
-import skops.io
 
+from models.arrays_file import Arrays, ArraysRefused, read, write
 from models.features import features
+from models.features.arrays import Floats
+from models.horizons import horizons_with
 from models.learned import Horizon, KindModel, LearnedRisk
+from models.trees import Ensemble, TreesRefused
 
-FORMAT = 3  # 3: trees by horizon and cause of failure
-MODEL_LIMIT_BYTES = 256 * 2**20
-
-# By name and not by package: whatever some module of scikit-learn or numpy holds, a download or
-# a file that is mapped for writing, would be among the "types" of the package.
-_TYPES = frozenset(
-    {
-        "sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor",
-        "sklearn._loss._loss.CyHalfBinomialLoss",
-        "sklearn._loss.link.Interval",
-        "sklearn._loss.link.LogitLink",
-        "sklearn._loss.loss.HalfBinomialLoss",
-    }
-)
+FORMAT = 4  # 4: trees as plain arrays; 3: scikit-learn's trees by horizon and cause of failure
+MODEL_LIMIT_BYTES = 64 * 2**20  # packed and unpacked; the shipped one unpacks to 0.5 MB
+MANIFEST_LIMIT_BYTES = 16 * 2**20
 
 
 class ModelRefused(ValueError):
@@ -44,17 +39,23 @@ def save(model: LearnedRisk, directory: Path) -> None:
     """Writes the model. ``model.facts`` goes into the manifest as it is (JSON data)."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / "model.skops"
-    trees = {
-        kind: {_key(seconds): dict(part.trees) for seconds, part in one.horizons.items()}
-        for kind, one in model.kinds.items()
-    }
-    skops.io.dump(trees, path)
+    write(
+        {
+            kind: {
+                _key(seconds): {cause: _arrays(trees) for cause, trees in part.trees.items()}
+                for seconds, part in one.horizons.items()
+            }
+            for kind, one in model.kinds.items()
+        },
+        path,
+    )
     manifest = {
         "format": FORMAT,
         "name": model.name,
         "horizon_seconds": model.horizon_seconds,
         "sha256": _hash(path),
-        "sklearn": sklearn.__version__,
+        # For people: nothing depends on it.
+        "sklearn": importlib.metadata.version("scikit-learn"),
         "kinds": {
             kind: {
                 "names": list(one.names),
@@ -79,34 +80,38 @@ def save(model: LearnedRisk, directory: Path) -> None:
 
 def load(directory: Path) -> LearnedRisk:
     """Reads a model back. Raises ModelRefused."""
+    path, file = directory / "model.skops", directory / "manifest.json"
     try:
-        manifest = json.loads((directory / "manifest.json").read_text())
-        path = directory / "model.skops"
+        if file.stat().st_size > MANIFEST_LIMIT_BYTES:
+            raise ModelRefused(f"{file} is larger than {MANIFEST_LIMIT_BYTES} bytes")
+        manifest = json.loads(file.read_bytes())
         _check(manifest, path)
-        own_seconds = float(manifest["horizon_seconds"])
-        kinds = _kinds(manifest, _trees(path), own_seconds)
-        return LearnedRisk(own_seconds, kinds, str(manifest["name"]), manifest["facts"])
+        trees = read(path, MODEL_LIMIT_BYTES)
+        own_seconds = _finite(manifest["horizon_seconds"])
+        kinds = _kinds(manifest, trees, own_seconds)
+        facts = manifest["facts"]
+        if not isinstance(facts, dict):
+            raise TypeError("facts are no table")
+        return LearnedRisk(own_seconds, kinds, str(manifest["name"]), facts)
     except OSError as error:
         raise ModelRefused(f"{directory}: {error.strerror or error}") from error
-    except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
-        raise ModelRefused(f"{directory}/manifest.json is not a manifest: {error!r}") from error
+    except (ArraysRefused, TreesRefused) as error:
+        raise ModelRefused(f"{path} is no file of trees: {error}") from error
+    except ModelRefused:
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
+        raise ModelRefused(f"{file} is not a manifest: {error!r}") from error
 
 
-def _check(manifest: dict[str, Any], path: Path) -> None:
+def _check(manifest: Mapping[str, Any], path: Path) -> None:
     if manifest["format"] != FORMAT:
-        raise ModelRefused(f"{path} has format {manifest['format']}, this version reads {FORMAT}")
+        raise ModelRefused(
+            f"{path} has format {manifest['format']}, this version reads {FORMAT}: train again"
+        )
     if path.stat().st_size > MODEL_LIMIT_BYTES:
         raise ModelRefused(f"{path} is larger than {MODEL_LIMIT_BYTES} bytes")
     if _hash(path) != manifest["sha256"]:
         raise ModelRefused(f"{path} is not the file that its manifest speaks of: train again")
-    ours, theirs = (
-        version.split(".")[:2] for version in (sklearn.__version__, manifest["sklearn"])
-    )
-    if ours != theirs:
-        raise ModelRefused(
-            f"{path} was trained with scikit-learn {manifest['sklearn']}, here is "
-            f"{sklearn.__version__}: train again"
-        )
     for kind, one in manifest["kinds"].items():
         known = {feature.name for feature in features(kind)}
         missing = sorted(set(one["names"]) - known)
@@ -117,31 +122,53 @@ def _check(manifest: dict[str, Any], path: Path) -> None:
             )
 
 
-def _trees(path: Path) -> dict[str, Any]:
-    untrusted = skops.io.get_untrusted_types(file=path)
-    allowed = [name for name in untrusted if name in _TYPES]
-    if len(allowed) != len(untrusted):
-        strange = sorted(set(untrusted) - set(allowed))
-        raise ModelRefused(f"{path} holds objects of foreign types: {', '.join(strange[:3])}")
-    trees: dict[str, Any] = skops.io.load(path, trusted=allowed)
-    return trees
-
-
-def _kinds(
-    manifest: dict[str, Any], trees: dict[str, Any], own_seconds: float
-) -> dict[str, KindModel]:
+def _kinds(manifest: Mapping[str, Any], trees: Arrays, own_seconds: float) -> dict[str, KindModel]:
     kinds = {}
+    told = set(horizons_with(own_seconds))
     for kind, one in manifest["kinds"].items():
+        names = tuple(one["names"])
         horizons = {}
         for key, part in one["horizons"].items():
-            a, b, c = (float(value) for value in part["calibration"])
-            grown = {cause: trees[kind][key][cause] for cause in part["causes"]}
-            horizons[float(key)] = Horizon(grown, (a, b, c), float(part["base_rate"]))
+            grown = {
+                cause: _ensemble(trees[kind][key][cause], len(names)) for cause in part["causes"]
+            }
+            a, b, c = (_finite(value) for value in part["calibration"])
+            horizons[float(key)] = Horizon(grown, (a, b, c), _finite(part["base_rate"]))
         if own_seconds not in horizons:
             raise KeyError(f"{kind} within {own_seconds:g} s")
-        typical = np.array([np.nan if v is None else float(v) for v in one["typical"]])
-        kinds[kind] = KindModel(kind, tuple(one["names"]), own_seconds, horizons, typical)
+        if not horizons.keys() <= told:
+            raise KeyError(f"{kind} within {sorted(horizons.keys() - told)} s")
+        typical: Floats = np.array(
+            [np.nan if value is None else _finite(value) for value in one["typical"]]
+        )
+        if typical.shape != (len(names),):
+            raise ValueError(f"{kind}: {len(typical)} usual values for {len(names)} features")
+        kinds[kind] = KindModel(kind, names, own_seconds, horizons, typical)
     return kinds
+
+
+def _arrays(trees: Ensemble) -> Arrays:
+    return {
+        "baseline": np.array([trees.baseline]),
+        "column": trees.column,
+        "number": trees.number,
+        "missing_left": trees.missing_left,
+    }
+
+
+def _ensemble(arrays: Arrays, columns: int) -> Ensemble:
+    (baseline,) = arrays["baseline"].tolist()
+    found = Ensemble(float(baseline), arrays["column"], arrays["number"], arrays["missing_left"])
+    found.check(columns)
+    return found
+
+
+def _finite(value: Any) -> float:
+    """Raises ValueError for what is no number that can be reckoned with."""
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{value!r} is no finite number")
+    return number
 
 
 def _key(seconds: float) -> str:

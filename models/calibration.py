@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import minimize
 from scipy.special import expit
 
 from models.features.arrays import Floats
@@ -73,6 +72,8 @@ def calibrated(by_kind: Mapping[str, Scored]) -> dict[str, Beta]:
     begin[:2] = 1.0
     begin[2] = np.log(rate / (1 - rate)) - np.log(raw.mean() / (1 - raw.mean()))
     bounds = [(0.0, None), (0.0, None), *[(None, None)] * (1 + len(kinds))]
+    from scipy.optimize import minimize  # 23 MiB that only a training needs
+
     found = minimize(loss, begin, jac=True, method="L-BFGS-B", bounds=bounds).x
     return {
         kind: (float(found[0]), float(found[1]), float(found[2] + known[at] + found[3 + at]))

@@ -23,6 +23,7 @@ from models.horizons import horizons_with, label
 from models.learned import Horizon, KindModel, LearnedRisk, Trees, raw_score, usable_feature
 from models.looks import Examples, Looks, Mask
 from models.packed import PackedTrees
+from models.trees import MOST_LEAVES, Ensemble
 
 SECOND_NS = 1_000_000_000
 
@@ -256,10 +257,10 @@ def _by_cause(examples: Examples, names: tuple[str, ...], seed: int) -> Trees:
     with threadpool_limits(1):
         for name, failing in groups.items():
             # Before a failure of another cause a part does not fail of this one.
-            found[name] = HistGradientBoostingClassifier(
+            grown = HistGradientBoostingClassifier(
                 learning_rate=0.05,
                 max_iter=100,
-                max_leaf_nodes=8,
+                max_leaf_nodes=MOST_LEAVES,
                 min_samples_leaf=40,
                 l2_regularization=20.0,
                 max_features=0.5,
@@ -267,4 +268,5 @@ def _by_cause(examples: Examples, names: tuple[str, ...], seed: int) -> Trees:
                 early_stopping=False,
                 random_state=seed,
             ).fit(x, failing.astype(np.float64))
+            found[name] = Ensemble.of(grown)
     return found

@@ -14,7 +14,6 @@ from functools import cached_property
 
 import numpy as np
 from scipy.special import expit
-from sklearn.ensemble import HistGradientBoostingClassifier
 
 from collectors.sample import Sample
 from models.calibration import Beta, apply_calibration
@@ -23,6 +22,7 @@ from models.features.arrays import Floats, Rows
 from models.horizons import horizons_with, ordered, scaled
 from models.packed import PackedTrees
 from models.risk import LEAST_TOLD, combined, rest, signal, words
+from models.trees import Ensemble
 from models.voices import Entity, Outlook, Risk, Signal
 
 # Suffixes of features that grow with the time of watching, and so tell the time.
@@ -37,7 +37,7 @@ LEAST_SIGNALLED = 1e-3  # a part below it is not told apart, whatever is usual
 ROWS_AT_ONCE = 45_000
 
 ALL = slice(None)
-Trees = Mapping[str, HistGradientBoostingClassifier]
+Trees = Mapping[str, Ensemble]
 
 
 def usable_feature(name: str) -> bool:

@@ -11,18 +11,15 @@ In a block of a healthy fleet many comparisons come out alike for all rows; thos
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.ensemble import HistGradientBoostingClassifier
-from threadpoolctl import threadpool_limits
 
 from models.features.arrays import Floats
+from models.trees import LEAF, MOST_LEAVES, Ensemble
 
-MOST_LEAVES = 8  # one bit each
 BLOCK_ROWS = 8192
 
 Bits = NDArray[np.uint8]
@@ -40,21 +37,16 @@ class _Inner:
 
 
 class PackedTrees:
-    """Ensembles of trees of up to MOST_LEAVES leaves, whatever is larger as it is."""
+    """Ensembles of trees, ready to be asked."""
 
-    def __init__(self, ensembles: Sequence[HistGradientBoostingClassifier]) -> None:
+    def __init__(self, ensembles: Sequence[Ensemble]) -> None:
         self.count = len(ensembles)
-        self.beside: dict[int, HistGradientBoostingClassifier] = {}
         self.spans: list[tuple[int, float, int, int]] = []  # ensemble, baseline, its trees
         trees: list[tuple[list[float], list[_Inner]]] = []
         for number, one in enumerate(ensembles):
-            grown = _grown(one)
-            if grown is None:
-                self.beside[number] = one
-                continue
-            baseline = float(one._baseline_prediction[0, 0])
-            self.spans.append((number, baseline, len(trees), len(trees) + len(grown)))
-            trees += grown
+            first = len(trees)
+            trees += _grown(one)
+            self.spans.append((number, one.baseline, first, len(trees)))
         self._pack(trees)
 
     def _pack(self, trees: list[tuple[list[float], list[_Inner]]]) -> None:
@@ -90,21 +82,17 @@ class PackedTrees:
 
     def asks_of(self, columns: Iterable[int]) -> bool:
         """Whether one of these columns could change what is told."""
-        return bool(self.beside) or not self._asked.isdisjoint(columns)
+        return not self._asked.isdisjoint(columns)
 
     def log_odds(self, x: Floats) -> Floats:
         """[ensembles, n]: what each ensemble says of each row of ``x`` [n, names], float32 or
-        float64; as their ``decision_function``."""
+        float64; as scikit-learn's ``decision_function``."""
         told: Floats = np.zeros((self.count, len(x)))
         if not len(x):
             return told
         for first in range(0, len(x), BLOCK_ROWS):
             rows = slice(first, first + BLOCK_ROWS)
             self._block(x[rows], told[:, rows])
-        if self.beside:
-            with threadpool_limits(1):
-                for number, one in self.beside.items():
-                    told[number] = one.decision_function(np.asarray(x, np.float64))
         return told
 
     def _block(self, x: Floats, told: Floats) -> None:
@@ -177,37 +165,25 @@ class PackedTrees:
         return each
 
 
-def _grown(one: HistGradientBoostingClassifier) -> list[tuple[list[float], list[_Inner]]] | None:
-    """The trees of an ensemble, leaves from left to right; None when they do not fit."""
-    found = []
-    for predictors in one._predictors:
-        if len(predictors) != 1:  # one tree a class
-            return None
-        nodes = predictors[0].nodes
-        if int(nodes["is_leaf"].sum()) > MOST_LEAVES or nodes["is_categorical"].any():
-            return None
+def _grown(one: Ensemble) -> Iterator[tuple[list[float], list[_Inner]]]:
+    """The trees of an ensemble: what its leaves add, from left to right, and the inner nodes."""
+    nodes = zip(one.column.tolist(), one.number.tolist(), one.missing_left.tolist(), strict=True)
+    for _ in one.ends():
         leaves: list[float] = []
         inner: list[_Inner] = []
-        _walk(nodes, 0, leaves, inner)
-        found.append((leaves, inner))
-    return found
+        _walk(nodes, leaves, inner)
+        yield leaves, inner
 
 
-def _walk(nodes: Any, at: int, leaves: list[float], inner: list[_Inner]) -> int:
-    """Adds what lies under node ``at``; the bits of its leaves."""
-    node = nodes[at]
-    if node["is_leaf"]:
-        leaves.append(float(node["value"]))
+def _walk(
+    nodes: Iterator[tuple[int, float, bool]], leaves: list[float], inner: list[_Inner]
+) -> int:
+    """Adds the next of ``nodes`` and what lies under it; the bits of its leaves."""
+    column, number, missing_left = next(nodes)
+    if column == LEAF:
+        leaves.append(number)
         return int(1 << len(leaves) - 1)
-    left = _walk(nodes, int(node["left"]), leaves, inner)
-    right = _walk(nodes, int(node["right"]), leaves, inner)
-    inner.append(
-        _Inner(
-            int(node["feature_idx"]),
-            float(node["num_threshold"]),
-            bool(node["missing_go_to_left"]),
-            left,
-            right,
-        )
-    )
+    left = _walk(nodes, leaves, inner)
+    right = _walk(nodes, leaves, inner)
+    inner.append(_Inner(column, number, missing_left, left, right))
     return left | right

@@ -58,7 +58,7 @@ def choose(options: RiskOptions, shelf: Shelf, shipped: Path = SHIPPED) -> Choic
 
 
 def _opened(source: str, path: Path) -> Choice:
-    # Imported here: a head without a learned model needs no scikit-learn in memory.
+    # Imported here: a head without a learned model needs none of SciPy in memory.
     from models.artifact import ModelRefused, load
 
     try:

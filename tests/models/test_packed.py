@@ -7,7 +7,8 @@ import pytest
 from sklearn.ensemble import HistGradientBoostingClassifier
 
 from models.features.arrays import Floats
-from models.packed import BLOCK_ROWS, MOST_LEAVES, PackedTrees
+from models.packed import BLOCK_ROWS, PackedTrees
+from models.trees import MOST_LEAVES, Ensemble
 
 NAMES = 12
 
@@ -39,7 +40,7 @@ def ensembles() -> list[HistGradientBoostingClassifier]:
 
 
 def same(ensembles: list[HistGradientBoostingClassifier], x: Floats) -> bool:
-    told = PackedTrees(ensembles).log_odds(x)
+    told = PackedTrees([Ensemble.of(one) for one in ensembles]).log_odds(x)
     finite = np.where(np.isposinf(x), 3e38, np.where(np.isneginf(x), -3e38, x))
     wanted = [one.decision_function(finite.astype(np.float64)) for one in ensembles]
     return np.array_equal(told, np.array(wanted))
@@ -79,25 +80,8 @@ def test_a_fleet_in_which_all_are_alike(
 
 
 def test_nobody_to_tell_of(ensembles: list[HistGradientBoostingClassifier]) -> None:
-    assert PackedTrees(ensembles).log_odds(np.zeros((0, NAMES))).shape == (3, 0)
-
-
-def test_larger_trees_are_asked_as_they_are(
-    ensembles: list[HistGradientBoostingClassifier],
-) -> None:
-    mixed = [ensembles[0], fitted(6, 31), ensembles[1]]
-    packed = PackedTrees(mixed)
-    assert list(packed.beside) == [1]
-    assert same(mixed, rows(500, 7))
-
-
-def test_categories_are_asked_as_they_are() -> None:
-    x = np.random.default_rng(8).integers(0, 6, (600, NAMES)).astype(np.float32)
-    by_category = HistGradientBoostingClassifier(
-        max_iter=5, max_leaf_nodes=4, categorical_features=[4]
-    ).fit(x, np.isin(x[:, 4], [1, 4]))
-    assert PackedTrees([by_category]).beside
-    assert same([by_category], x)
+    packed = PackedTrees([Ensemble.of(one) for one in ensembles])
+    assert packed.log_odds(np.zeros((0, NAMES))).shape == (3, 0)
 
 
 def test_trees_of_one_leaf() -> None:
@@ -105,3 +89,16 @@ def test_trees_of_one_leaf() -> None:
     silent = HistGradientBoostingClassifier(max_iter=3, min_samples_leaf=150, early_stopping=False)
     silent.fit(np.nan_to_num(x, posinf=9.0, neginf=-9.0), np.arange(200) % 5 == 0)
     assert same([silent], rows(50, 11))
+
+
+def test_only_columns_that_are_asked_about_can_change_what_is_told(
+    ensembles: list[HistGradientBoostingClassifier],
+) -> None:
+    packed = PackedTrees([Ensemble.of(one) for one in ensembles])
+    x = rows(400, 12)
+    for column in range(NAMES):
+        other = x.copy()
+        other[:, column] = rows(400, 13)[:, column]
+        if not packed.asks_of([column]):
+            assert np.array_equal(packed.log_odds(x), packed.log_odds(other))
+    assert packed.asks_of([0])

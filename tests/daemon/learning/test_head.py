@@ -261,13 +261,13 @@ async def test_a_model_that_is_refused_is_not_promoted(start: Start, tmp_path: P
     make_model(tmp_path / "models" / "learned-b", "learned-b")
     manifest = tmp_path / "models" / "learned-b" / "manifest.json"
     facts = json.loads(manifest.read_text())
-    facts["sklearn"] = "0.1.0"
+    facts["format"] = 3
     manifest.write_text(json.dumps(facts))
     head = await start()
     await head.learning_jobs.promote("learned-a", "ada", "test")
     from daemon.learning.shelf import ShelfError
 
-    with pytest.raises(ShelfError, match=r"learned-b is refused: .*scikit-learn 0\.1\.0"):
+    with pytest.raises(ShelfError, match=r"learned-b is refused: .*format 3"):
         await head.learning_jobs.promote("learned-b", "ada", "test")
     assert [one.name for one in head.watch.models] == ["rival-1", "learned-a"]
     assert Shelf(tmp_path / "models").promoted() == "learned-a"
