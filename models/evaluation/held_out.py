@@ -40,6 +40,9 @@ CASES: dict[str, Case] = {
     "rates-up": Case(replace(BASE, seed=421, nodes=300, rate=1.5)),
     "rates-down": Case(replace(BASE, seed=422, nodes=300, rate=0.5)),
     "cadence-5min": Case(replace(BASE, seed=413, nodes=100, cadence_seconds=300.0)),
+    # 413 turned out to have no failure with a precursor: it shows nothing.
+    "cadence-5min-large": Case(replace(BASE, seed=431, nodes=300, cadence_seconds=300.0)),
+    "cadence-1min": Case(replace(BASE, seed=432, nodes=100, days=20, cadence_seconds=60.0)),
     "a100-4": Case(replace(BASE, seed=414, nodes=250, hardware="a100-4")),
     "gb200-4": Case(replace(BASE, seed=415, nodes=250, hardware="gb200-4")),
     "without-hbm": Case(BASE, ("hbm",)),
