@@ -100,6 +100,9 @@ class OperatorWords:
             raise Refused(str(word.came))
         if word.came is None:
             raise Refused(f"{node} was not lifted: tocsin's own log says why")
+        shown = self._known(node)  # as it was read back
+        if shown.base in ("unknown", "down", "error", "future"):
+            return f"the drain of {node} is lifted; it is not in service, Slurm shows {shown.words}"
         return f"{node} is back in service"
 
     @_lasting

@@ -23,6 +23,7 @@ EXAMPLE = """examples:
   tocsin bench head --nodes 10000   the same with rules, features and judgement
   tocsin bench return --nodes 10000 all agents come back at once after an outage
   tocsin bench slurm --nodes 10000  100 drains on a slurmctld of its own (as root)
+  tocsin bench slurm --adapter rest the same by slurmrestd; Slurm is the one that PATH finds first
   tocsin bench score --nodes 10000  one scoring of the whole fleet, by part
   tocsin bench score --model MODEL  the same with a learned model beside the rival
 
@@ -86,10 +87,12 @@ def _return(folder: Path, nodes: int, steps: int) -> Iterator[Figure]:
     yield from bench_return(folder / "return", nodes, max(1, min(steps, 12)))
 
 
-def _slurm(folder: Path, nodes: int, drains: int) -> Iterator[Figure]:
+def _slurm(
+    folder: Path, nodes: int, drains: int, way: str = "cli", pyslurm_folder: Path | None = None
+) -> Iterator[Figure]:
     from daemon.bench.slurm import bench_slurm
 
-    yield from bench_slurm(folder / "slurm", nodes, drains)
+    yield from bench_slurm(folder / "slurm", nodes, drains, way, pyslurm_folder)
 
 
 BENCHES: dict[str, Bench] = {
@@ -113,6 +116,15 @@ def options(parser: argparse.ArgumentParser, verb: str) -> None:
     parser.add_argument("--nodes", type=int, default=1000, help="of 8 GPUs each")
     parser.add_argument("--steps", type=int, default=20, help="readings of the whole fleet")
     parser.add_argument("--drains", type=int, default=100, help="of slurm: nodes drained at once")
+    parser.add_argument(
+        "--adapter",
+        choices=("cli", "pyslurm", "rest"),
+        default="cli",
+        help="of slurm: by which way",
+    )
+    parser.add_argument(
+        "--pyslurm", type=Path, metavar="DIR", help="of slurm: the folder that holds pyslurm"
+    )
     parser.add_argument("--model", type=Path, metavar="MODEL", help="of score: a learned model")
     parser.add_argument("--folder", type=Path, metavar="DIR", help="where to write, for a while")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
@@ -134,6 +146,9 @@ def run(arguments: argparse.Namespace, verb: str) -> int:
         print(f"tocsin: --folder {arguments.folder}: no folder to write in", file=sys.stderr)
         return 2
     benches = dict(BENCHES)
+    benches["slurm"] = functools.partial(
+        _slurm, way=arguments.adapter, pyslurm_folder=arguments.pyslurm
+    )
     if arguments.model is not None:
         if arguments.name != "score":
             print("tocsin: --model belongs to score: tocsin bench score --model", file=sys.stderr)

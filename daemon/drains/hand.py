@@ -148,7 +148,12 @@ class Hand:
         name = case.node
         if name in outcome.done:
             shown = outcome.done[name]
-            text = "the drain was lifted" + ("" if shown.registered else f"; it is {shown.words}")
+            said = outcome.said.get(name, "")
+            text = "the drain was lifted"
+            if said:
+                text += f", though slurmctld answered {said!r}"
+            if not shown.registered:
+                text += f"; it is {shown.words}"
             self._ledger.move(
                 case, State.RETURNED, now_ns, user=case.return_by or SELF, verb="returned",
                 text=text,

@@ -5,7 +5,7 @@ Every write follows one order, in every adapter:
 1. look: read the nodes that are to be written, from slurmctld and not from a cache;
 2. check: hand each to the caller's ``Check``, which answers why it must *not* be written;
 3. write the rest at once, one request for all nodes that get the same reason;
-4. read back, and answer what slurmctld now says.
+4. read back, and answer what slurmctld now says; of a drain its log may say it.
 
 Slurm has no conditional update: between 1 and 3 a person may set a reason of their own. An
 adapter keeps that window as small as it can, looks whether something happened in it, and puts
@@ -59,7 +59,8 @@ class Outcome:
     written, and why that is not known; the caller reconciles. ``restored``: somebody's reason
     was set between our look and our write; it was overwritten and has been put back, and the
     node is theirs. ``lost``: the same, but it could not be put back (the text says what it was).
-    ``window_seconds`` bounds the time between look and write.
+    ``window_seconds`` bounds the time between look and write. ``said``: slurmctld's words where
+    it answered with an error and yet did it (``done``).
     """
 
     done: Mapping[str, NodeState] = field(default_factory=dict)
@@ -68,6 +69,7 @@ class Outcome:
     restored: Mapping[str, str] = field(default_factory=dict)
     lost: Mapping[str, str] = field(default_factory=dict)
     window_seconds: float = 0.0
+    said: Mapping[str, str] = field(default_factory=dict)
 
 
 class SlurmAdapter(Protocol):

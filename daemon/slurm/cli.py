@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from collectors.command import Runner
+from collectors.sample import clip
 from collectors.slurm.faults import HUNG, SlurmTrouble, trouble_of_text
 from collectors.slurm.hostlist import compress
 from collectors.slurm.nodes import Nodes, local_ns, parse_nodes
@@ -235,7 +236,7 @@ class _Scontrol:
             raise SlurmUnavailable(str(error_words), error_words.kind)
         return nodes
 
-    def change(self, names: list[str], change: Change) -> None:
+    def change(self, names: list[str], change: Change) -> str:
         """See writing.Channel."""
         whom = f"NodeName={compress(names)}"
         try:
@@ -253,6 +254,7 @@ class _Scontrol:
             raise ChannelBroken(f"scontrol: {error}") from error
         if said:
             raise_if_not_written(said, "scontrol")
+        return clip(said, 200)
 
     def can_say(self, reason: str) -> bool:
         """See writing.Channel."""

@@ -82,6 +82,25 @@ def _updates(lines: Iterable[str]) -> Iterable[Update]:
             yield Update(match[1], match[2], match[3].rstrip())
 
 
+def by_node(updates: Iterable[Update]) -> dict[str, list[Update]]:
+    """Each node's updates, in their order."""
+    found: dict[str, list[Update]] = {}
+    for update in updates:
+        found.setdefault(update.node, []).append(update)
+    return found
+
+
+def drained_as(updates: list[Update], node: str, ours: str) -> str:
+    """The state in which our drain left ``node``, as logged (``DRAINED``, ``DRAINING*``).
+
+    Empty unless that drain, with the reason ``ours``, is the last that was done to it.
+    """
+    mine = [update for update in updates if update.node == node][-2:]
+    if [update.what for update in mine] != ["reason", "state"] or mine[0].value != ours:
+        return ""
+    return mine[1].value if mine[1].value.startswith("DRAIN") else ""
+
+
 @dataclass(frozen=True, slots=True)
 class Foreign:
     """What somebody else did to a node in the window, before our write replaced it."""
@@ -91,14 +110,20 @@ class Foreign:
     down: bool
 
 
-def overwritten(updates: list[Update], node: str, ours: str) -> Foreign | None:
+def overwritten(
+    updates: list[Update], node: str, ours: str, unlogged: bool = False
+) -> Foreign | None:
     """The foreign change of ``node`` that our write of ``ours`` replaced, if there was one.
 
     With ``ours`` empty (an undrain), every change of another's reason before our state change
-    counts: the last state line that is not DRAIN is taken for ours.
+    counts: the last state line that is not DRAIN is taken for ours. ``unlogged``: slurmctld
+    answered ours with an error, and may have made it without a line (UNDRAIN of an UNKNOWN node);
+    then everything before the end of ``updates`` may have been replaced.
     """
     mine = [update for update in updates if update.node == node]
     end = _our_write(mine, ours)
+    if end is None and unlogged and not ours:
+        end = len(mine)
     if end is None:
         return None
     before = mine[:end]

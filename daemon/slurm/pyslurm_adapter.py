@@ -205,8 +205,8 @@ class PyslurmAdapter:
 
     # What the channel of one write does, in one place with the rest that talks to the worker.
 
-    def changed(self, names: list[str], change: Change) -> None:
-        """One request. Raises as writing.Channel says."""
+    def changed(self, names: list[str], change: Change) -> str:
+        """One request. Answers and raises as writing.Channel says."""
         values = {"state": change.state, "reason": change.reason, "comment": change.comment or ""}
         arguments = {
             "names": names,
@@ -218,10 +218,12 @@ class PyslurmAdapter:
             if error.kind != "slurm":
                 raise _unavailable(error) from error
             raise_if_not_written(str(error), "pyslurm")
+            return str(error)
         except WorkerEnded as error:
             raise ChannelBroken(str(error)) from error
         except SourceUnavailable as error:
             raise ChannelBroken(f"slurmctld does not answer: {error}") from error
+        return ""
 
 
 class _Channel:
@@ -234,9 +236,9 @@ class _Channel:
         """See writing.Channel."""
         return self._adapter.nodes(names)
 
-    def change(self, names: list[str], change: Change) -> None:
+    def change(self, names: list[str], change: Change) -> str:
         """See writing.Channel."""
-        self._adapter.changed(names, change)
+        return self._adapter.changed(names, change)
 
     def can_say(self, reason: str) -> bool:
         """Any words: they pass through no command line."""

@@ -226,6 +226,7 @@ class RestAdapter:
     ) -> Outcome:
         done: dict[str, NodeState] = {}
         unknown: dict[str, str] = {}
+        words: dict[str, str] = {}
         try:
             shown = self.nodes(allowed)
         except SlurmError as error:
@@ -236,6 +237,8 @@ class RestAdapter:
             answer = said[name]
             if node is not None and wanted(node, value):
                 done[name] = node
+                if isinstance(answer, RestError):
+                    words[name] = str(answer)
             elif isinstance(answer, SlurmRefused | SlurmUnavailable):
                 skipped[name] = str(answer)  # certainly not written
             else:
@@ -244,7 +247,7 @@ class RestAdapter:
         failed = [one for one in said.values() if isinstance(one, SlurmRefused | SlurmUnavailable)]
         if failed and not done and not unknown:
             raise failed[0]
-        return Outcome(done, skipped, unknown, window_seconds=window_seconds)
+        return Outcome(done, skipped, unknown, window_seconds=window_seconds, said=words)
 
     def _send(
         self, allowed: Mapping[str, str], body: Callable[[str], dict[str, Any]]

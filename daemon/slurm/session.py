@@ -2,7 +2,9 @@
 
 A process of its own for look and write costs 8 to 18 ms between them; over one pipe it is
 about 1 ms. The end of an answer is found by sending ``version`` behind each command, which
-scontrol answers by itself, without asking slurmctld.
+scontrol answers by itself, without asking slurmctld. scontrol's readline repeats each command
+before the answer, and of a long one as much of its end as its screen is wide (``<...``): neither
+is an answer, and the words of a reason must not be read as slurmctld's.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ _MARK = re.compile(rb"^(?:scontrol: ?)*slurm[-a-z]* \d+\.\d+[^\n]*\n", re.MULTIL
 _PROMPT = re.compile(r"^(?:scontrol: ?)+")
 _ECHO = re.compile(r"^(?:update |show |version\b)")
 _MARK_LIMIT_BYTES = 200
+# So wide that a command is repeated whole; and no key bindings of the user's.
+_SCREEN = {"TERM": "dumb", "COLUMNS": "262144", "INPUTRC": "/dev/null"}
 
 
 class SessionError(Exception):
@@ -98,7 +102,7 @@ class Session:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "LC_ALL": "C", "TERM": "dumb", **env},
+                env={**os.environ, "LC_ALL": "C", **_SCREEN, **env},
                 start_new_session=True,
                 bufsize=0,
             )
@@ -134,7 +138,7 @@ class Session:
             raise SessionError("scontrol has ended", False) from error
         answer = self._until_mark(self._monotonic() + deadline_seconds, command)
         lines = (_PROMPT.sub("", line) for line in answer.decode("utf-8", "replace").splitlines())
-        return "\n".join(line for line in lines if line.strip() and not _ECHO.match(line))
+        return "\n".join(line for line in lines if line.strip() and not _echo(line, command))
 
     def _until_mark(self, end: float, command: str) -> bytes:
         assert self._process.stdout is not None
@@ -175,3 +179,8 @@ class Session:
                 os.killpg(process.pid, signal.SIGKILL)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(1.0)
+
+
+def _echo(line: str, command: str) -> bool:
+    """Whether ``line`` is only what readline repeated of ``command``."""
+    return bool(_ECHO.match(line)) or (line.startswith("<") and command.endswith(line[1:].rstrip()))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from collectors.slurm.faults import HUNG, REFUSED, trouble_of_text
@@ -24,7 +24,14 @@ from daemon.slurm.adapter import (
     plain_text,
     same_reason,
 )
-from daemon.slurm.controller_log import ControllerLog, Foreign, Position, overwritten
+from daemon.slurm.controller_log import (
+    ControllerLog,
+    Foreign,
+    Update,
+    by_node,
+    drained_as,
+    overwritten,
+)
 
 # Nodes named in one request; scontrol takes lines far longer, slurmctld too.
 NAMES_PER_WRITE = 2000
@@ -55,10 +62,10 @@ class Channel(Protocol):
         """Those of ``names`` that exist, from slurmctld itself. Raises SlurmUnavailable."""
         ...
 
-    def change(self, names: list[str], change: Change) -> None:
+    def change(self, names: list[str], change: Change) -> str:
         """One request. Raises SlurmRefused or SlurmUnavailable when certainly nothing was
-        written, ChannelBroken when it may have been. What it answers otherwise is settled by
-        reading back.
+        written, ChannelBroken when it may have been. Empty: slurmctld said yes. Any other words
+        of it settle nothing: the nodes are read back.
         """
         ...
 
@@ -73,11 +80,13 @@ def no_window() -> None:
 
 @dataclass
 class _Tally:
+    looked: dict[str, NodeState] = field(default_factory=dict)
     done: dict[str, NodeState] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
     unknown: dict[str, str] = field(default_factory=dict)
     restored: dict[str, str] = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)
+    said: dict[str, str] = field(default_factory=dict)
     window_seconds: float = 0.0
 
     def rest(self, names: Iterable[str], why: str) -> None:
@@ -91,26 +100,42 @@ class _Tally:
 
     def outcome(self) -> Outcome:
         return Outcome(
-            self.done, self.skipped, self.unknown, self.restored, self.lost, self.window_seconds
-        )
+            self.done, self.skipped, self.unknown, self.restored, self.lost, self.window_seconds,
+            {name: words for name, words in self.said.items() if name in self.done},
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
     """One kind of write: what it changes, when a node counts as written, and whether a reason
-    of somebody else's can be replaced by it.
+    of somebody else's can be replaced by it. ``logged``: the node after it, as far as slurmctld's
+    log tells that of a node that was looked at before; None where the node must be read back.
     """
 
     verb: str
     change: Callable[[str], Change]
     wanted: Callable[[NodeState, str], bool]
     replaces: bool = True
+    logged: Callable[[NodeState, str, list[Update]], NodeState | None] | None = None
+
+
+def _drained_by_the_log(node: NodeState, reason: str, updates: list[Update]) -> NodeState | None:
+    """``node`` with our drain, where the log's last words of it are that drain and nothing else
+    about it has changed since it was looked at.
+    """
+    state = "DRAINING" if node.busy else "DRAINED"
+    state += "*" if "NOT_RESPONDING" in node.flags else ""
+    if drained_as(updates, node.name, reason) != state:
+        return None
+    flags = node.flags | {"DRAIN"}
+    return replace(node, flags=flags, reason=reason, reason_user="", reason_time_ns=0)
 
 
 DRAIN = Write(
     "drain",
     lambda reason: Change(state="DRAIN", reason=reason),
     lambda node, reason: node.drain and same_reason(node.reason, reason),
+    logged=_drained_by_the_log,
 )
 UNDRAIN = Write("undrain", lambda _: Change(state="UNDRAIN"), lambda node, _: not node.drain)
 COMMENT = Write(
@@ -160,15 +185,16 @@ class Writer:
         tally = _Tally()
         try:
             written = self._rounds(write, _split(values), check, tally)
-            if written:
-                self._read_back(write, written, tally)
+            left = {name: value for name, value in written.items() if name not in tally.done}
+            if left:
+                self._read_back(write, left, tally)
         except ChannelBroken as error:
-            if not (tally.unknown or tally.skipped or tally.restored):
+            if not (tally.done or tally.unknown or tally.skipped or tally.restored):
                 raise SlurmUnavailable(str(error), HUNG) from error
             tally.rest(values, f"the way to Slurm broke: {error}")
         except (SlurmUnavailable, SlurmRefused) as error:
             # What was looked at or written before is told; nothing of the rest was written.
-            if not (tally.unknown or tally.restored or tally.lost):
+            if not (tally.done or tally.unknown or tally.restored or tally.lost):
                 raise
             tally.rest(values, str(error))
         return tally.outcome()
@@ -201,9 +227,12 @@ class Writer:
             if allowed:
                 write_seconds = max(1e-4, (self._monotonic() - looked) / len(allowed))
                 size = min(ROUND_LIMIT, max(1, int((looked - started) / write_seconds)))
-            if write.replaces:
+            updates = self._log.since(begin) if write.replaces and allowed else None
+            if updates is not None:
+                told = by_node(updates)
                 for value, names in allowed:
-                    self._mend(begin, value, names, tally)
+                    self._mend(told, value, names, tally)
+                    _believe(write, told, value, names, tally)
         return written
 
     def _allowed(self, groups: list[_Group], check: Check, tally: _Tally) -> list[_Group]:
@@ -217,7 +246,8 @@ class Writer:
                 why = "Slurm does not know this node" if node is None else check(node)
                 if why:
                     tally.skipped[name] = why
-                else:
+                elif node is not None:
+                    tally.looked[name] = node
                     passed.append(name)
             if passed:
                 allowed.append((value, passed))
@@ -227,11 +257,13 @@ class Writer:
         """Sends one request. From here on it may have happened, until we know better."""
         tally.unknown.update(dict.fromkeys(names, f"the {write.verb} was sent, no answer came"))
         try:
-            self._channel.change(names, write.change(value))
+            said = self._channel.change(names, write.change(value))
         except (SlurmRefused, SlurmUnavailable):
             for name in names:
                 del tally.unknown[name]
             raise
+        if said:
+            tally.said.update(dict.fromkeys(names, said))
 
     def _read_back(self, write: Write, written: Mapping[str, str], tally: _Tally) -> None:
         nodes: Nodes | None
@@ -253,17 +285,18 @@ class Writer:
                 tally.done[name] = node
             else:
                 shown = f"{node.words}, reason {node.reason!r}" if node else "no such node"
-                tally.unknown[name] = f"{write.verb} was written, and Slurm shows {shown}"
+                said = f"{tally.said[name]!r} was the answer to it" if name in tally.said else ""
+                words = [f"{write.verb} was written", said, f"Slurm shows {shown}"]
+                tally.unknown[name] = ", ".join(word for word in words if word)
 
     # ---- what happened in the window --------------------------------------------------------
 
-    def _mend(self, begin: Position | None, ours: str, names: list[str], tally: _Tally) -> None:
+    def _mend(
+        self, told: Mapping[str, list[Update]], ours: str, names: list[str], tally: _Tally
+    ) -> None:
         """Puts back the reasons that our write replaced, as slurmctld's log tells them."""
-        updates = self._log.since(begin)
-        if updates is None:
-            return
         for name in names:
-            foreign = overwritten(updates, name, ours)
+            foreign = overwritten(told.get(name, []), name, ours, unlogged=name in tally.said)
             if foreign is None:
                 continue
             if self._put_back(name, ours, foreign):
@@ -277,8 +310,8 @@ class Writer:
             node = self._channel.look([name]).get(name)
             if node is None:
                 return False
-            if ours and not same_reason(node.reason, ours):
-                return True  # relabelled again: it is theirs as it stands
+            if not same_reason(node.reason, ours) if ours else node.drain:
+                return True  # relabelled or drained again: it is theirs as it stands
             if not self._channel.can_say(foreign.reason):
                 return False
             if ours and foreign.down and not foreign.drained:
@@ -289,6 +322,23 @@ class Writer:
         except (ChannelBroken, SlurmError):
             return False
         return node is not None and node.reason == foreign.reason
+
+
+def _believe(
+    write: Write, told: Mapping[str, list[Update]], value: str, names: list[str], tally: _Tally
+) -> None:
+    """Counts as done what slurmctld answered with yes and logged: each look costs it its whole
+    node table, and the partitions beside it.
+    """
+    if write.logged is None:
+        return
+    for name in names:
+        if name in tally.restored or name in tally.lost or name in tally.said:
+            continue
+        node = write.logged(tally.looked[name], value, told.get(name, []))
+        if node is not None:
+            tally.unknown.pop(name, None)
+            tally.done[name] = node
 
 
 def _split(values: Mapping[str, str]) -> list[_Group]:

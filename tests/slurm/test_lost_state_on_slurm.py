@@ -169,3 +169,46 @@ def test_a_person_who_lifts_our_drain_soon_after_a_reconfigure_is_obeyed(slurm: 
     assert "DRAIN" not in slurm.words("n3")
     assert "returned" in said(made, "n3")
     assert "forgotten" not in said(made, "n3")
+
+
+def without_slurmd(slurm: Cluster, node: str) -> None:
+    """slurmctld was restarted while the node's slurmd does not run: it stays UNKNOWN."""
+    slurm.node("stop-node", node)
+    slurm.stop_controller()
+    slurm.start_controller()
+    wait_for(lambda: "UNKNOWN" in slurm.words(node), f"{node} to be UNKNOWN")
+
+
+def test_a_return_of_a_node_that_has_not_registered_is_told_as_it_came(slurm: Cluster) -> None:
+    """slurmctld answers UNDRAIN (and RESUME) there with an error, and lifts the drain."""
+    made = house()
+    drained(made, slurm, "n3")
+    without_slurmd(slurm, "n3")
+    assert "DRAIN" in slurm.words("n3")
+    made.drains.resume("n3", "ann", time.time_ns())
+    (last,) = [one for one in made.ledger.audit(node="n3") if one.verb == "returned"]
+    assert last.user == "ann"
+    assert "though slurmctld answered" in last.text
+    assert "Invalid node state specified" in last.text
+    assert "it is UNKNOWN" in last.text
+    assert made.ledger.case_of("n3") is None
+    begin = slurm.log_size()
+    for _ in range(2):
+        made.cycle()
+    assert slurm.updates_since(begin) == [], "nothing is written after it"
+    assert "DRAIN" not in slurm.words("n3")
+    slurm.node("start-node", "n3")
+    wait_for(lambda: slurm.words("n3") == {"IDLE"}, "n3 to register")
+    made.cycle()
+    assert said(made, "n3").count("returned") == 1
+
+
+def test_a_reason_that_such_a_return_replaced_is_put_back(slurm: Cluster) -> None:
+    """Its UNDRAIN stands in no log: the answer of slurmctld is all that tells of it."""
+    adapter = CliAdapter(window=lambda: slurm.drain("n3", "ann: PSU"))
+    slurm.drain("n3", "tocsin:x79 gpu3 9f2c")
+    without_slurmd(slurm, "n3")
+    outcome = adapter.undrain(["n3"], lambda node: "")
+    assert dict(outcome.restored) == {"n3": "ann: PSU"}
+    assert slurm.reason("n3") == "ann: PSU"
+    assert "DRAIN" in slurm.words("n3")

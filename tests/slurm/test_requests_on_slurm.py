@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from daemon.bench import slurm as bench
-from tests.testbed.slurm.cluster import Cluster, missing
+from daemon.slurm.cli import CliAdapter
+from tests.daemon.slurm.pyslurms import real_pyslurm
+from tests.testbed.slurm.cluster import Cluster, missing, rest_writes
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 
@@ -18,27 +19,66 @@ NODES, DRAINS = 50, 20
 Costs = dict[str, bench.Cost]
 
 
-@pytest.fixture(scope="module")
-def costs() -> Iterator[Costs]:
+def measured(way: str, pyslurm: Path | None = None) -> Costs:
     """One run of the benchmark. A folder of pytest's own has too long a path for sockets."""
     if missing():
         pytest.skip(missing())
     with tempfile.TemporaryDirectory(prefix="tocsin-slurm-", dir="/tmp") as folder:
-        yield bench.costs(Path(folder) / "slurm", NODES, DRAINS)
+        return bench.costs(Path(folder) / "slurm", NODES, DRAINS, way, pyslurm)[1]
 
 
-@pytest.mark.parametrize("step", ["drain, one reason", "undrain"])
-def test_one_group_is_one_look_one_write_and_one_read_back(costs: Costs, step: str) -> None:
-    assert costs[step].asked("REQUEST_UPDATE_NODE") == 1
-    assert costs[step].asked("REQUEST_NODE_INFO", "REQUEST_NODE_INFO_SINGLE") == 2
-    # scontrol itself asks for partitions with each look; nothing else is asked.
-    assert costs[step].asked() == 3 + costs[step].asked("REQUEST_PARTITION_INFO") <= 5
+@pytest.fixture(scope="module")
+def costs() -> Costs:
+    return measured("cli")
 
 
-def test_a_reason_a_node_is_one_write_each_and_at_most_three_requests(costs: Costs) -> None:
-    cost = costs["drain, a reason a node"]
-    assert cost.asked("REQUEST_UPDATE_NODE") == DRAINS
-    assert DRAINS < bench.node_requests(cost) <= bench.REQUESTS_PER_GROUP_MOST * DRAINS
+@pytest.fixture(scope="module")
+def costs_by_pyslurm() -> Costs:
+    return measured("pyslurm", real_pyslurm())
+
+
+@pytest.fixture(scope="module")
+def costs_by_rest() -> Costs:
+    if not rest_writes():
+        pytest.skip("the slurmrestd of this Slurm writes no nodes")
+    return measured("rest")
+
+
+def parts(cost: bench.Cost) -> tuple[int, int, int]:
+    """Requests for nodes, for partitions, and writes; nothing else may have been asked."""
+    looks = cost.asked("REQUEST_NODE_INFO", "REQUEST_NODE_INFO_SINGLE")
+    partitions = cost.asked("REQUEST_PARTITION_INFO")
+    writes = cost.asked("REQUEST_UPDATE_NODE")
+    assert cost.asked() == looks + partitions + writes, cost.requests
+    return looks, partitions, writes
+
+
+@pytest.mark.parametrize("way", ["costs", "costs_by_pyslurm"])
+def test_one_group_of_drains_costs_three_requests(request: pytest.FixtureRequest, way: str) -> None:
+    """A look, the partitions that come with it, and the write; the log stands for the read-back."""
+    found: Costs = request.getfixturevalue(way)
+    assert parts(found["drain, one reason"]) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("way", ["costs", "costs_by_pyslurm", "costs_by_rest"])
+def test_a_return_is_one_look_one_write_and_one_read_back(
+    request: pytest.FixtureRequest, way: str
+) -> None:
+    """As well as what slurmrestd drains: no log is read that way."""
+    found: Costs = request.getfixturevalue(way)
+    assert parts(found["undrain"]) == (2, 2, 1)
+    if way == "costs_by_rest":
+        assert parts(found["drain, one reason"]) == (2, 2, 1)
+
+
+@pytest.mark.parametrize("way", ["costs", "costs_by_pyslurm", "costs_by_rest"])
+def test_a_reason_a_node_is_one_write_each_and_at_most_three_requests(
+    request: pytest.FixtureRequest, way: str
+) -> None:
+    found: Costs = request.getfixturevalue(way)
+    looks, partitions, writes = parts(found["drain, a reason a node"])
+    assert writes == DRAINS
+    assert 0 < looks == partitions <= DRAINS
 
 
 def test_a_cycle_reads_nodes_once_and_jobs_once(costs: Costs) -> None:
@@ -51,6 +91,37 @@ def test_a_loop_of_scontrol_asks_twice_a_node_and_more_often_than_we_do(costs: C
     loop = costs["scontrol loop, drain"]
     assert bench.node_requests(loop) == 2 * DRAINS
     assert costs["drain, one reason"].asked() < loop.asked()
+
+
+def asked(slurm: Cluster) -> dict[str, int]:
+    """What slurmctld was asked for since it was started, by its own count."""
+    told = slurm.run("sdiag").partition("by message type")[2].partition("by user")[0]
+    return {kind: int(count) for kind, count in re.findall(r"(\w+)\s*\(\s*\d+\) count:(\d+)", told)}
+
+
+def more(slurm: Cluster, before: dict[str, int], *kinds: str) -> int:
+    after = asked(slurm)
+    return sum(after.get(kind, 0) - before.get(kind, 0) for kind in kinds)
+
+
+NODE_INFO = ("REQUEST_NODE_INFO", "REQUEST_NODE_INFO_SINGLE")
+
+
+@pytest.mark.parametrize("readable", [True, False])
+def test_where_the_log_cannot_be_read_a_drain_is_read_back(
+    slurm: Cluster, tmp_path: Path, readable: bool
+) -> None:
+    log = slurm.directory / "log/slurmctld.log" if readable else tmp_path / "none"
+    before = asked(slurm)
+    done = CliAdapter(log=log).drain({"n1": "tocsin:x79", "n2": "tocsin:x79"}, lambda node: "").done
+    looks = 1 if readable else 2
+    assert more(slurm, before, *NODE_INFO) == looks
+    assert more(slurm, before, "REQUEST_PARTITION_INFO") == looks
+    assert more(slurm, before, "REQUEST_UPDATE_NODE") == 1
+    shown = CliAdapter().nodes(["n1", "n2"])
+    for name in ("n1", "n2"):
+        for field in ("words", "reason", "drained", "partitions", "jobs", "boot_time_ns"):
+            assert getattr(done[name], field) == getattr(shown[name], field), (name, field)
 
 
 LOOKS = (
@@ -69,21 +140,11 @@ LOOKS = (
 def test_none_of_slurms_commands_reads_nodes_without_the_partitions(slurm: Cluster) -> None:
     """Where one does, a lone group need no longer cost five requests."""
 
-    def asked() -> dict[str, int]:
-        told = slurm.run("sdiag").partition("by message type")[2].partition("by user")[0]
-        return {
-            kind: int(count) for kind, count in re.findall(r"(\w+)\s*\(\s*\d+\) count:(\d+)", told)
-        }
-
-    def more(before: dict[str, int], *kinds: str) -> int:
-        after = asked()
-        return sum(after.get(kind, 0) - before.get(kind, 0) for kind in kinds)
-
     for look in LOOKS:
-        before = asked()
+        before = asked(slurm)
         slurm.run(*look)
-        assert more(before, "REQUEST_NODE_INFO", "REQUEST_NODE_INFO_SINGLE") == 1, look
-        assert more(before, "REQUEST_PARTITION_INFO") == 1, look
+        assert more(slurm, before, *NODE_INFO) == 1, look
+        assert more(slurm, before, "REQUEST_PARTITION_INFO") == 1, look
 
 
 def test_without_the_testbed_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from daemon.slurm.adapter import (
 from daemon.slurm.cli import CliAdapter
 from daemon.slurm.pyslurm_adapter import PyslurmAdapter
 from daemon.slurm.rest import CONFIGURATION_FROM, RestAdapter
+from daemon.slurm.session import Session
 from daemon.slurm.simulated import SimulatedSlurm
 from tests.daemon.slurm.pyslurms import real_pyslurm
 from tests.testbed.slurm.cluster import Cluster, rest_writes, wait_for
@@ -390,3 +391,38 @@ def test_reasons_are_compared_whole_but_for_what_slurm_appends() -> None:
 def test_plain_text_never_leaves_its_alphabet() -> None:
     assert plain_text("a\tb\r\nc") == "a b c"
     assert plain_text('Zoë\'s "PSU" `x` \\n \x00\x1b[31m') == "Zos PSU x n [31m"
+
+
+@pytest.mark.slurm
+@pytest.mark.parametrize("interactive", [True, False])
+def test_what_a_long_command_says_is_not_taken_for_slurmctlds_answer(
+    slurm: Cluster, interactive: bool
+) -> None:
+    """scontrol's readline repeats what it is sent, cut to the width of a screen."""
+    adapter = CliAdapter(interactive=interactive)
+    reason = "tocsin:proof 9f2c; " + "x" * 120 + " permission denied, connect failure"
+    outcome = adapter.drain(dict.fromkeys(slurm.nodes, reason), free)
+    assert set(outcome.done) == set(slurm.nodes)
+    assert outcome.said == {}
+    assert {slurm.reason(node) for node in slurm.nodes} == {reason}
+    outcome = adapter.undrain(slurm.nodes, lambda node: "")
+    assert set(outcome.done) == set(slurm.nodes)
+    assert outcome.said == {}
+
+
+def test_an_echo_of_any_length_is_no_answer(tmp_path: Path) -> None:
+    tool = tmp_path / "scontrol"
+    tool.write_text(  # as GNU readline shows a line that is longer than its screen
+        "#!/bin/sh\n"
+        'while read -r line; do case "$line" in\n'
+        "version) printf 'scontrol: version\\nslurm 22.05.8\\n';;\n"
+        '*) printf \'scontrol: \\r<%s\\nyes\\n\' "$(printf %s "$line" | tail -c 60)";;\n'
+        "esac; done\n"
+    )
+    tool.chmod(0o755)
+    session = Session([str(tool)], {})
+    try:
+        session.ready(60)
+        assert session.ask(f"update NodeName=n1 Reason={'x' * 200}, access denied", 60) == "yes"
+    finally:
+        session.close()
