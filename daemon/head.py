@@ -135,7 +135,7 @@ class Head:
         above = config.policy.common_cause_job_nodes
         self.past_jobs = PastJobs(self.store.database, above)
         self.learning = Learning(config, self.ledger, self.store.directory)
-        self.watch.use(self.learning.models)
+        self.watch.use(self.learning.judging)
         self.stages = Stages()
         self.drains = Drains(
             adapter, self.ledger, config.policy, config.mode, clock.monotonic,

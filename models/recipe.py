@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from models.artifact import save
 from models.learned import LearnedRisk
@@ -67,6 +68,22 @@ CALIBRATE = Fleet(seed=203, nodes=400, days=40, cadence_seconds=1800.0)
 STEP_NS = 2 * HOUR_NS
 NEGATIVES_SHARE = 0.1  # a budget of false alarms is kept among rare quiet times: keep many
 
+NAME = "simulator-1"  # another recipe, another number: scoreboards are kept by name
+
+
+def constants(learn: Fleet = LEARN, calibrate: Fleet = CALIBRATE) -> dict[str, Any]:
+    """The recipe as it stands in a model's manifest: JSON data."""
+    fleets = {"learn": asdict(learn), "calibrate": asdict(calibrate)}
+    for one in fleets.values():
+        one["without"] = list(one["without"])
+    return {
+        **fleets,
+        "rare": list(RARE),
+        "rare_kinds": list(RARE_KINDS),
+        "step_ns": STEP_NS,
+        "negatives_share": NEGATIVES_SHARE,
+    }
+
 
 def material(folder: Path, learn: Fleet = LEARN, calibrate: Fleet = CALIBRATE) -> Material:
     """Simulates both fleets in ``folder`` and looks at them."""
@@ -78,9 +95,14 @@ def material(folder: Path, learn: Fleet = LEARN, calibrate: Fleet = CALIBRATE) -
     )
 
 
-def model_of(some: Material, out: Path | None, learn: Fleet = LEARN) -> LearnedRisk:
+def model_of(
+    some: Material, out: Path | None, learn: Fleet = LEARN, calibrate: Fleet = CALIBRATE
+) -> LearnedRisk:
     """Fits and calibrates, and saves to ``out``. Raises TooFewFailures when a fleet is small."""
     model, _ = fitted(some, dict.fromkeys(RARE_KINDS, learn.rare))
+    model.name = NAME
+    why = "trained on the simulator, and judged by nobody yet"
+    model.facts |= {"recipe": constants(learn, calibrate), "gate": {"learned": "off", "why": why}}
     if out is not None:
         save(model, out)
     return model
@@ -89,7 +111,7 @@ def model_of(some: Material, out: Path | None, learn: Fleet = LEARN) -> LearnedR
 def make_model(out: Path | None, learn: Fleet = LEARN, calibrate: Fleet = CALIBRATE) -> LearnedRisk:
     """The whole recipe, in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="tocsin-model-") as temporary:
-        return model_of(material(Path(temporary), learn, calibrate), out, learn)
+        return model_of(material(Path(temporary), learn, calibrate), out, learn, calibrate)
 
 
 if __name__ == "__main__":

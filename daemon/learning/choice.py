@@ -12,7 +12,7 @@ from daemon.learning.shelf import Shelf, gate_is_on, threshold_of
 if TYPE_CHECKING:
     from models.learned import LearnedRisk
 
-# A model that comes with tocsin; the folder is only there where one was shipped.
+# The model that comes with tocsin, trained on the simulator (models/evaluation/ship.py).
 SHIPPED = Path(__file__).parent.parent.parent / "models" / "shipped"
 
 
@@ -41,8 +41,12 @@ class Choice:
             return f"REFUSED, only the rival scores: {self.refused}"
         if self.model is None:
             return "none; the rival scores alone"
+        if self.model.facts.get("simulated") is True:
+            whence = f"{self.source}, trained on the simulator"
+        else:
+            whence = self.source
         how = "may drain, as policy.risk_mode says" if self.acts else "in shadow: its gate is off"
-        return f"{self.name} ({self.source}), {how}"
+        return f"{self.name} ({whence}), {how}"
 
 
 def choose(options: RiskOptions, shelf: Shelf, shipped: Path = SHIPPED) -> Choice:
@@ -52,7 +56,7 @@ def choose(options: RiskOptions, shelf: Shelf, shipped: Path = SHIPPED) -> Choic
     name = shelf.promoted()
     if name:
         return _opened("promoted", shelf.directory / name)
-    if (shipped / "manifest.json").is_file():
+    if options.shipped and (shipped / "manifest.json").is_file():
         return _opened("shipped", shipped)
     return Choice()
 

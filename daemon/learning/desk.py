@@ -34,6 +34,7 @@ from models.watch import Judgement
 
 if TYPE_CHECKING:
     from models.drift import Drift
+    from models.learned import LearnedRisk
 
 SECOND_NS = 1_000_000_000
 SELF = "tocsin"
@@ -69,27 +70,29 @@ class Learning:
 
     # ---- which model ------------------------------------------------------------------
 
-    def open(self) -> Sequence[RiskModel]:
-        """Chooses and loads anew; the models that score from now on."""
+    def open(self) -> None:
+        """Chooses and loads the model that scores from now on."""
         self.choice = choose(self.config.risk, self.shelf)
         self.drift, self.drift_words = None, ""
         self._shadow = self._recorded = ()
         model = self.choice.model
-        if model is None:
-            return [Rival()]
-        if "histograms" in model.facts:
+        if model is not None and "histograms" in model.facts:
             from models.drift import Drift
 
             try:
                 self.drift = Drift.of(model.facts["histograms"])
             except ValueError as error:
                 self.drift_words = f"drift is not watched: {error}"
-        return [Rival(), model]
 
     @property
     def models(self) -> Sequence[RiskModel]:
-        """The rival, and the learned model beside it."""
+        """All that score: the rival, and the learned model beside it."""
         return [Rival()] if self.choice.model is None else [Rival(), self.choice.model]
+
+    @property
+    def judging(self) -> Sequence[RiskModel]:
+        """Those that score in each judgement: a model whose gate is off scores beside it."""
+        return self.models if self.choice.acts else [Rival()]
 
     @property
     def words(self) -> str:
@@ -146,18 +149,26 @@ class Learning:
     # ---- each judgement ----------------------------------------------------------------
 
     def acting(self, judgement: Judgement) -> Judgement:
-        """The judgement without the risks of a model whose gate is off; those are kept here.
+        """The judgement without the risks of a model whose gate is off.
 
         Only what may act passes: a model that was chosen, or left, while this was being judged has
         scored by its own gate and not by that of the one that stands there now.
         """
         choice = self.choice  # the hand's thread may choose anew meanwhile
         acting = {Rival.name} | ({choice.name} if choice.acts else set())
-        shadow = "" if choice.acts else choice.name
-        self._shadow = tuple(one for one in judgement.risks if one.model == shadow)
         return replace(
             judgement, risks=tuple(one for one in judgement.risks if one.model in acting)
         )
+
+    @property
+    def shadow(self) -> LearnedRisk | None:
+        """The model that scores in shadow, if one does."""
+        return None if self.choice.acts else self.choice.model
+
+    def overheard(self, model: LearnedRisk, risks: Sequence[Risk]) -> None:
+        """What ``model`` says in shadow; nothing if another was chosen while it scored."""
+        if model is self.shadow:
+            self._shadow = tuple(risks)
 
     def record(self, situation: Situation, now_ns: int) -> None:
         """What the model in shadow would have drained, into the ledger. In the hand thread."""
@@ -177,9 +188,11 @@ class Learning:
 
     def alerts(self, now_ns: int) -> list[Alert]:
         """What people should know of the models now. None of it drains anything."""
+        # It is known to be made of another fleet: `tocsin model` says how far off this one is.
+        drift_words = "" if self.choice.source == "shipped" else self.drift_words
         told = [
             ("model", "the learned model is refused: only the rival scores", self.choice.refused),
-            ("drift", f"{self.choice.name} may fit this fleet no more", self.drift_words),
+            ("drift", f"{self.choice.name} may fit this fleet no more", drift_words),
             ("training", "the night's training failed", self.night_fault),
         ]
         return [

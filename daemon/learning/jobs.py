@@ -14,6 +14,8 @@ from daemon.learning.shelf import ShelfError
 
 if TYPE_CHECKING:
     from daemon.head import Head
+    from models.features import FeatureFrame
+    from models.learned import LearnedRisk
 
 log = structlog.get_logger("tocsin.learning")
 
@@ -34,6 +36,8 @@ class Jobs:
         """Puts the jobs on the head's schedule."""
         every = self._head.schedule.every
         every("learning", LOOK_SECONDS, 900.0, self.look, delay_seconds=300.0)
+        seconds = self._head.config.risk.shadow_seconds
+        every("shadow", seconds, 300.0, self.shadow, delay_seconds=min(30.0, seconds))
         deadline = self._head.config.learning.deadline_seconds + _SPARE_SECONDS
         every("training", NIGHT_LOOK_SECONDS, deadline, self.night, delay_seconds=600.0)
 
@@ -42,16 +46,27 @@ class Jobs:
         head, learning = self._head, self._learning
         now_ns = head.clock.now_ns()
         if learning.choice.model is not None:
-            watch = head.watch
-            frame = await head.intake.in_turn(
-                watch.features.frame, now_ns, watch.kinds, watch.names
-            )
+            frame = await self._frame(learning.choice.model, now_ns)
             await asyncio.to_thread(learning.look, frame, now_ns)
         hour = head.config.learning.hour
         if due(now_ns, learning.book.marked_ns("count"), hour):
             points = await asyncio.to_thread(learning.count, now_ns)
             learning.book.mark("count", now_ns)
             await head.intake.keep(points)
+
+    async def shadow(self) -> None:
+        """A model whose gate is off scores, beside the judgement: no fact waits for it."""
+        learning = self._learning
+        model = learning.shadow
+        if model is not None:
+            now_ns = self._head.clock.now_ns()
+            frame = await self._frame(model, now_ns)
+            learning.overheard(model, await asyncio.to_thread(model.score, frame, now_ns))
+
+    async def _frame(self, model: LearnedRisk, now_ns: int) -> FeatureFrame:
+        """The features that ``model`` looks at, now."""
+        frame = self._head.watch.features.frame
+        return await self._head.intake.in_turn(frame, now_ns, tuple(model.needs), model.needs)
 
     async def night(self) -> None:
         """Trains when it is due or asked for; promotes what is better."""
@@ -86,7 +101,7 @@ class Jobs:
         try:
             return await head.by_hand(learning.promote, name, user, why, head.clock.now_ns())
         finally:
-            await head.intake.in_turn(head.watch.use, learning.models)
+            await head.intake.in_turn(head.watch.use, learning.judging)
 
     async def rollback(self, user: str) -> str:
         """What scored before scores again. Raises ShelfError."""
@@ -94,7 +109,7 @@ class Jobs:
         try:
             return await head.by_hand(learning.rollback, user, head.clock.now_ns())
         finally:
-            await head.intake.in_turn(head.watch.use, learning.models)
+            await head.intake.in_turn(head.watch.use, learning.judging)
 
     def ask(self, user: str) -> str:
         """A person wants a training now. Runs at the job's next turn."""

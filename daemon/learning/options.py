@@ -17,8 +17,14 @@ class RiskOptions(Section):
     """
 
     # The model's folder. Without it the newest promoted one below state_dir/models scores, else
-    # the one that comes with tocsin, if one does.
+    # the one that comes with tocsin.
     model: Path | None = None
+    # Let the model that comes with tocsin score, in shadow, until there is another. It was trained
+    # on the simulator.
+    shipped: bool = True
+    # A model whose gate is off drains nothing and scores so often (a large fleet a third at a
+    # time); one whose gate is on each 15 s.
+    shadow_seconds: float = Field(default=120.0, ge=15, le=3600)
 
 
 class LearningOptions(Section):

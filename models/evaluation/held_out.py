@@ -71,7 +71,7 @@ def trained(
         learn = replace(learn, without=without, nodes=200, days=30)
         calibrate = replace(calibrate, without=without, nodes=300, days=30)
     seen = material(folder, learn, calibrate)
-    model = model_of(seen, folder / "model", learn)
+    model = model_of(seen, folder / "model", learn, calibrate)
     examples = {kind: some.within(HORIZON_NS) for kind, some in seen.looks.items()}
     del seen
     others: list[Scorer] = [Logistic(examples), Forest(examples)]

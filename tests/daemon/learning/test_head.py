@@ -82,15 +82,23 @@ async def load(head: Head, node: str = "n3", high: float = 99.0) -> None:
             for source in ("agent", "nvml", "host")
         ]
     await head.intake.accept(rows, node, now_ns)
+    await head.learning_jobs.shadow()
     await head.intake.in_turn(head.watch.forget_scores)
     await head.judge()
 
 
+def scoring(head: Head) -> list[str]:
+    """The names of all that score, within the judgement or beside it."""
+    return [one.name for one in head.learning.models]
+
+
 async def test_without_a_model_the_rival_scores_alone(start: Start) -> None:
-    head = await start()
-    assert [one.name for one in head.watch.models] == ["rival-1"]
+    head = await start(risk={"shipped": False})
+    assert scoring(head) == ["rival-1"]
     assert "the rival scores alone" in head.learning.words
     assert head.learning.alerts(0) == []
+    await load(head)
+    assert head.ledger.decisions(node="n3") == []
 
 
 async def test_a_model_whose_gate_is_off_is_recorded_and_drains_nothing(
@@ -99,7 +107,9 @@ async def test_a_model_whose_gate_is_off_is_recorded_and_drains_nothing(
     make_model(tmp_path / "models" / "learned-a")
     Shelf(tmp_path / "models").promote("learned-a")
     head = await start()
-    assert [one.name for one in head.watch.models] == ["rival-1", "learned-a"]
+    assert scoring(head) == ["rival-1", "learned-a"]
+    # No judgement waits for a model that may not act.
+    assert [one.name for one in head.watch.models] == ["rival-1"]
     await load(head)
     assert {one.model for one in head.judgement.risks} == {"rival-1"}
     assert not [one for one in head.decisions if one.voice == "risk"]
@@ -144,10 +154,17 @@ async def test_a_model_promoted_meanwhile_lends_its_gate_to_no_other(
     Shelf(tmp_path / "models").promote("learned-a")
     head = await start()
     await load(head)
-    scored = await head.intake.in_turn(head.watch.judge, head.clock.now_ns(), {})
-    assert {one.model for one in scored.risks} == {"rival-1", "learned-a"}
+    shadow = head.learning.shadow
+    assert shadow is not None
+    assert shadow.name == "learned-a"
+    frame = await head.intake.in_turn(head.watch.features.frame, head.clock.now_ns())
+    late = shadow.score(frame, head.clock.now_ns())
     await head.by_hand(head.learning.promote, "learned-b", "ann", "", head.clock.now_ns())
-    assert {one.model for one in head.learning.acting(scored).risks} == {"rival-1"}
+    recorded = len(head.ledger.decisions(node="n3"))
+    head.learning.overheard(shadow, late)  # it was chosen no more when it had scored
+    await head.judge()
+    assert len(head.ledger.decisions(node="n3")) == recorded
+    assert head.learning.shadow is None
     await head.intake.in_turn(head.watch.use, head.learning.models)
     scored = await head.intake.in_turn(head.watch.judge, head.clock.now_ns(), {})
     assert "learned-b" in {one.model for one in head.learning.acting(scored).risks}
@@ -229,12 +246,12 @@ async def test_an_operator_promotes_and_rolls_back_and_the_audit_knows_who(
         async with aiohttp.ClientSession(connector=unix) as session:
             assert (await said("promote/learned-a"))[0] == 200
             assert (await said("promote/learned-b"))[0] == 200
-            assert [one.name for one in head.watch.models] == ["rival-1", "learned-b"]
+            assert scoring(head) == ["rival-1", "learned-b"]
             status, found = await said("rollback")
             assert (status, "learned-a" in found["text"]) == (200, True)
-            assert [one.name for one in head.watch.models] == ["rival-1", "learned-a"]
+            assert scoring(head) == ["rival-1", "learned-a"]
             assert (await said("rollback"))[0] == 200
-            assert [one.name for one in head.watch.models] == ["rival-1"]
+            assert scoring(head) == ["rival-1", "simulator-1"]
             status, found = await said("rollback")
             assert (status, "nothing to roll back" in found["error"]) == (409, True)
             status, found = await said("promote/learned-c")
@@ -269,7 +286,7 @@ async def test_a_model_that_is_refused_is_not_promoted(start: Start, tmp_path: P
 
     with pytest.raises(ShelfError, match=r"learned-b is refused: .*format 3"):
         await head.learning_jobs.promote("learned-b", "ada", "test")
-    assert [one.name for one in head.watch.models] == ["rival-1", "learned-a"]
+    assert scoring(head) == ["rival-1", "learned-a"]
     assert Shelf(tmp_path / "models").promoted() == "learned-a"
 
 
@@ -334,7 +351,7 @@ async def test_the_night_runs_tocsin_train_on_the_heads_own_store(start: Start) 
     assert not head.learning.asked
 
 
-@pytest.mark.parametrize(("better", "scores"), [(True, "learned-n"), (False, "")])
+@pytest.mark.parametrize(("better", "scores"), [(True, "learned-n"), (False, "simulator-1")])
 async def test_what_a_night_made_goes_on_only_when_it_is_better(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, better: bool, scores: str
 ) -> None:
@@ -352,7 +369,7 @@ async def test_what_a_night_made_goes_on_only_when_it_is_better(
     monkeypatch.setattr("daemon.learning.jobs.command", child)
     head = await start(learning={"hour": 0})
     await head.learning_jobs.night()
-    assert [one.name for one in head.watch.models] == ["rival-1", *([scores] if scores else [])]
+    assert scoring(head)[1:] == [scores]
     (name,) = head.learning.shelf.names()
     said = {one.verb: one for one in head.ledger.audit()}
     assert said["model_trained"].detail["evidence"] == answer["evidence"]
