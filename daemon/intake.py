@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar, TypeVarTuple
 
@@ -32,7 +34,17 @@ WATCH_BACKLOG = 256
 # So many writes go over to the watch at once: fewer steps between the threads, and never so many
 # that a judgement waits for long.
 WRITES_AT_ONCE = 64
-_Write = tuple[Sequence[Sample], int]  # what came, and when
+
+
+@dataclass(slots=True)
+class _Write:
+    """What came, when, and who waits until it is on its way to the watch."""
+
+    samples: Sequence[Sample]
+    arrival_ns: int
+    answer: asyncio.Future[None]
+    urgent: bool = False
+
 
 # One line in so long about readings that cannot be taken: a node must not fill the journal.
 _COMPLAIN_SECONDS = 60.0
@@ -57,26 +69,27 @@ class Intake:
         self._clock = clock
         self._wake = wake
         self._thread = ThreadPoolExecutor(1, "tocsin-watch")
-        self._backlog = asyncio.Semaphore(WATCH_BACKLOG)
-        self._unseen: list[_Write] = []  # durable, and not yet with the watch's thread
+        self._room = WATCH_BACKLOG  # so many writes more may go over to the watch
+        self._unseen: deque[_Write] = deque()  # durable, and not yet with the watch's thread
         self.unusable = 0  # readings that are stored and could not be judged
         self._complained_seconds = float("-inf")
         self._arrival_ns = 0
 
-    async def accept(
+    def accept(
         self,
         samples: Sequence[Sample],
         node: str,
         arrival_ns: int,
         batch: BatchKey | None = None,
-    ) -> None:
-        """What the gateway calls; it answers its sender once this has returned."""
+    ) -> asyncio.Future[None]:
+        """What the gateway calls; it answers its sender once the future is done.
+
+        No task, lock or shield for each write: they cost as much as reading it does.
+        """
         del node
-        await self._group.write(samples, batch)
-        self.flow.values += sum(len(one.fields) for one in samples)
-        await self._show(samples, arrival_ns)
-        if any(map(is_urgent, samples)):
-            self._wake()
+        answer = asyncio.get_running_loop().create_future()
+        self._group.submit(samples, batch, partial(self._durable, samples, arrival_ns, answer))
+        return answer
 
     async def keep(self, samples: Sequence[Sample]) -> bool:
         """The same for the head's own readings; whether they are durable.
@@ -90,8 +103,9 @@ class Intake:
         except Exception as error:
             durable = False
             log.error("own_readings_not_stored", why=str(error), samples=len(samples))
-        self.flow.values += sum(len(one.fields) for one in samples)
-        await self._show(samples, arrival_ns)
+        answer = asyncio.get_running_loop().create_future()
+        self._show(_Write(samples, arrival_ns, answer))
+        await answer
         return durable
 
     async def in_turn(
@@ -104,27 +118,48 @@ class Intake:
 
     def close(self) -> None:
         """Waits for what was accepted."""
+        self._room = max(self._room, len(self._unseen))
         self._hand_over()
         self._thread.shutdown(wait=True)
 
-    async def _show(self, samples: Sequence[Sample], arrival_ns: int) -> None:
-        await self._backlog.acquire()
+    def _durable(
+        self,
+        samples: Sequence[Sample],
+        arrival_ns: int,
+        answer: asyncio.Future[None],
+        error: Exception | None,
+    ) -> None:
+        """The store has said of a write that it has it, or that it has not."""
+        if error is None:
+            self._show(_Write(samples, arrival_ns, answer, any(map(is_urgent, samples))))
+        elif not answer.done():
+            answer.set_exception(error)
+
+    def _show(self, write: _Write) -> None:
+        self.flow.values += sum([len(one.fields) for one in write.samples])
         if not self._unseen:
             # A turn of the loop later: the writes of one commit come in the same turn, and each
             # step from thread to thread costs about what a node's rules cost.
             asyncio.get_running_loop().call_soon(self._hand_over)
-        self._unseen.append((samples, arrival_ns))
+        self._unseen.append(write)
 
     def _hand_over(self) -> None:
-        """Gives what has come to the watch's thread, in order."""
-        writes, self._unseen = self._unseen, []
-        for start in range(0, len(writes), WRITES_AT_ONCE):
-            some = writes[start : start + WRITES_AT_ONCE]
+        """Gives what has come to the watch's thread, in order; as much as it may fall behind."""
+        while self._unseen and self._room:
+            count = min(len(self._unseen), self._room, WRITES_AT_ONCE)
+            some = [self._unseen.popleft() for _ in range(count)]
+            for write in some:
+                if not write.answer.done():
+                    write.answer.set_result(None)
             work = asyncio.get_running_loop().run_in_executor(self._thread, self._ingest, some)
-            work.add_done_callback(partial(self._shown, len(some)))
+            work.add_done_callback(partial(self._shown, count))
+            self._room -= count
+            if any(write.urgent for write in some):
+                self._wake()
 
     def _ingest(self, writes: Sequence[_Write]) -> None:
-        for samples, arrival_ns in writes:
+        for write in writes:
+            samples, arrival_ns = write.samples, write.arrival_ns
             if arrival_ns < self._arrival_ns - _STEP_NS:
                 self._watch.nothing_later(arrival_ns)
             self._arrival_ns = arrival_ns
@@ -162,7 +197,7 @@ class Intake:
                     )
 
     def _shown(self, writes: int, work: asyncio.Future[None]) -> None:
-        for _ in range(writes):
-            self._backlog.release()
+        self._room += writes
+        self._hand_over()
         if not work.cancelled() and (error := work.exception()) is not None:
             log.error("watch_failed", why=f"{type(error).__name__}: {error}", exc_info=error)

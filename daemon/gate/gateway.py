@@ -15,15 +15,16 @@ import asyncio
 import logging
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from functools import partial
+from typing import NamedTuple, Protocol
 from urllib.parse import parse_qs
 
 from aiohttp import web
 from pydantic import Field
 
-from collectors.lines import PRECISIONS_NS, Decoder, LineProblem
+from collectors.lines import Decoder, LineProblem
 from collectors.sample import Sample
 from daemon import __version__
 from daemon.clock import Clock
@@ -31,8 +32,10 @@ from daemon.gate.admission import Admission, AdmissionOptions, cut
 from daemon.gate.answers import RefusedError, partial_write, too_large
 from daemon.gate.bodies import rest_of, unpacked
 from daemon.gate.door import DoorOptions
+from daemon.gate.patience import Patience
 from daemon.gate.rates import Rate, Rates
-from daemon.gate.tokens import NODE_NAME, token_in
+from daemon.gate.said import certificate_name, precision_in
+from daemon.gate.tokens import token_in
 from daemon.gate.turnstile import Turnstile
 from daemon.settings import Section
 from daemon.store.errors import StoreUnavailableError
@@ -72,8 +75,7 @@ class GatewayOptions(Section):
     admission: AdmissionOptions = AdmissionOptions()
 
 
-@dataclass(frozen=True, slots=True)
-class BatchKey:
+class BatchKey(NamedTuple):
     """Names one batch of one sender: it is stored and judged once."""
 
     node: str
@@ -82,11 +84,11 @@ class BatchKey:
 
 
 class Accept(Protocol):
-    """What the gateway hands samples to; returns when they are durable."""
+    """What the gateway hands samples to; the wait for it is over when they are durable."""
 
-    async def __call__(
+    def __call__(
         self, samples: list[Sample], node: str, arrival_ns: int, batch: BatchKey | None = None
-    ) -> None: ...
+    ) -> Awaitable[None]: ...
 
 
 class Marks(Protocol):
@@ -168,6 +170,7 @@ class Gateway:
             self.options.retry_after_seconds,
             self.rng,
         )
+        self._patience = Patience(self.options.commit_deadline_seconds)
         self.pending_bytes = 0
         self._pending_samples = 0
 
@@ -176,7 +179,8 @@ class Gateway:
         self.counts.requests += 1
         try:
             node = self._sender(request)
-            precision = _precision(request.query)
+            # Most have no query, and to look for one costs as much as a line.
+            precision = precision_in(request.query) if "?" in request.raw_path else "ns"
             batch = _batch(request.headers, node)
             if batch is not None and self.marks is not None and self.marks.seen(batch):
                 self.counts.repeated_batches += 1
@@ -246,7 +250,7 @@ class Gateway:
 
     def _sender(self, request: web.Request) -> str:
         """The node that the request may write for; raises 401."""
-        if self.options.client_certificates and (name := _certificate_name(request)):
+        if self.options.client_certificates and (name := certificate_name(request)):
             return name
         authorization = request.headers.get("Authorization", "")
         token = token_in(authorization) if len(authorization) < 4096 else ""
@@ -339,6 +343,13 @@ class Gateway:
         else:
             decoded = self._decoder.decode(body, arrival_ns, precision)
         has_text = b'"' in body
+        if (
+            not decoded.problems
+            and not has_text
+            and len(decoded.samples) < _JUDGED_AT_ONCE
+            and self.admission.knows_all(decoded.samples, node, arrival_ns)
+        ):
+            return decoded.samples, []
         kept: list[Sample] = []
         problems = decoded.problems
         foreign = bool(decoded.samples) and not problems
@@ -377,23 +388,45 @@ class Gateway:
             return
         if self._pending_samples + len(samples) > self.options.pending_samples_limit:
             raise self.push_back("too many samples under way")
+        # Apart from the wait for it: a sender that hangs up must not undo what is half stored.
+        stored = asyncio.get_running_loop().create_future()
         self._pending_samples += len(samples)
-        work = asyncio.ensure_future(self.accept(samples, node, arrival_ns, batch))
+        try:
+            work = asyncio.ensure_future(self.accept(samples, node, arrival_ns, batch))
+        except Exception as error:
+            self._pending_samples -= len(samples)
+            raise self._unavailable(error) from error
         if batch is not None:
             self._in_flight[batch] = work
-        work.add_done_callback(lambda _: self._settled(len(samples), batch))
+        work.add_done_callback(partial(self._settled, len(samples), batch, stored))
+        self._patience.bound(stored)
         try:
-            # Shielded: a sender that hangs up must not undo what is half stored.
-            async with asyncio.timeout(self.options.commit_deadline_seconds):
-                await asyncio.shield(work)
+            await stored
         except Exception as error:
             raise self._unavailable(error) from error
         self.counts.samples += len(samples)
 
-    def _settled(self, samples: int, batch: BatchKey | None) -> None:
+    def _settled(
+        self,
+        samples: int,
+        batch: BatchKey | None,
+        stored: asyncio.Future[None],
+        work: asyncio.Future[None],
+    ) -> None:
+        """What was handed on is durable, or is not and never will be."""
         self._pending_samples -= samples
         if batch is not None:
             self._in_flight.pop(batch, None)
+        if work.cancelled():
+            stored.cancel()
+            return
+        error = work.exception()
+        if stored.done():  # nobody waits any more
+            return
+        if error is None:
+            stored.set_result(None)
+        else:
+            stored.set_exception(error)
 
     # Bounds and answers.
 
@@ -443,14 +476,6 @@ def routes(gateway: Gateway) -> list[web.RouteDef]:
     ]
 
 
-def _precision(query: Mapping[str, str]) -> str:
-    precision = query.get("precision") or "ns"
-    if precision not in PRECISIONS_NS:
-        text = f"precision {precision[:20]!r}: must be one of ns, us, ms, s"
-        raise RefusedError(400, "invalid", text)
-    return precision
-
-
 def _batch(headers: Mapping[str, str], node: str) -> BatchKey | None:
     text = headers.get(BATCH_HEADER)
     if text is None:
@@ -459,14 +484,3 @@ def _batch(headers: Mapping[str, str], node: str) -> BatchKey | None:
     if found is None:
         raise RefusedError(400, "invalid", f"{BATCH_HEADER} must look like INSTANCE:NUMBER")
     return BatchKey(node, found[1], int(found[2]))
-
-
-def _certificate_name(request: web.Request) -> str:
-    """The common name of a client certificate that TLS has verified, if it names a node."""
-    transport = request.transport
-    peer = transport.get_extra_info("peercert") if transport is not None else None
-    for part in (peer or {}).get("subject", ()):
-        for key, value in part:
-            if key == "commonName" and NODE_NAME.fullmatch(value):
-                return str(value)
-    return ""

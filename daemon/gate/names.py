@@ -62,6 +62,10 @@ class Names:
                     return f"{tag} may not be a tag of {measurement}: {name} is a field there"
         return ""
 
+    def knows(self, measurement: str, names: tuple[str, ...]) -> bool:
+        """Whether a sample with just these fields was let in before, and it is remembered."""
+        return (measurement, names) in self._layouts
+
     def fault(self, measurement: str, names: tuple[str, ...], node: str) -> str:
         """Why a sample with these fields may not enter; empty, and quick, when it may."""
         layout = (measurement, names)

@@ -5,8 +5,12 @@ import threading
 from collections.abc import Sequence
 from typing import Any, cast
 
+import pytest
+
 from collectors.sample import Sample, sample
+from daemon.clock import ManualClock
 from daemon.intake import WATCH_BACKLOG, WRITES_AT_ONCE, Intake
+from daemon.store.commit import Told
 
 NOW_NS = 1_800_000_000_000_000_000
 
@@ -17,6 +21,15 @@ class Disk:
     def __init__(self) -> None:
         self.synced = asyncio.Event()
         self.synced.set()
+        self.fault: Exception | None = None
+        self._waiting: set[asyncio.Task[None]] = set()
+
+    def submit(self, samples: Sequence[Sample], batch: Any, told: Told) -> None:
+        self._waiting.add(asyncio.create_task(self._tell(told)))
+
+    async def _tell(self, told: Told) -> None:
+        await self.synced.wait()
+        told(self.fault)
 
     async def write(self, samples: Sequence[Sample], batch: Any = None) -> None:
         await self.synced.wait()
@@ -54,7 +67,7 @@ async def test_nothing_is_shown_before_it_is_durable() -> None:
     disk, listener = Disk(), Listener()
     intake = intake_of(disk, listener)
     disk.synced.clear()
-    writes = [asyncio.create_task(intake.accept(readings(), "*", NOW_NS)) for _ in range(3)]
+    writes = [intake.accept(readings(), "*", NOW_NS) for _ in range(3)]
     await asyncio.sleep(0.05)
     assert await intake.in_turn(lambda: list(listener.shown)) == []
     disk.synced.set()
@@ -92,7 +105,7 @@ async def test_a_watch_that_falls_behind_makes_senders_wait() -> None:
     intake = intake_of(disk, listener)
     listener.free.clear()
     many = 2 * WATCH_BACKLOG
-    writes = [asyncio.create_task(intake.accept(readings(), "*", NOW_NS + n)) for n in range(many)]
+    writes = [intake.accept(readings(), "*", NOW_NS + n) for n in range(many)]
     while sum(one.done() for one in writes) < WATCH_BACKLOG:
         await asyncio.sleep(0.01)
     await asyncio.sleep(0.1)
@@ -126,3 +139,39 @@ async def test_closing_shows_what_was_accepted() -> None:
         await intake.accept(readings(), "*", NOW_NS + number)
     intake.close()
     assert listener.shown == list(range(5))
+
+
+async def test_closing_shows_what_was_durable_though_the_watch_is_behind() -> None:
+    listener = Listener()
+    intake = intake_of(Disk(), listener)
+    listener.free.clear()
+    many = 2 * WATCH_BACKLOG
+    writes = [intake.accept(readings(), "*", NOW_NS + n) for n in range(many)]
+    async with asyncio.timeout(60):
+        await asyncio.gather(*writes[:WATCH_BACKLOG])
+    listener.free.set()
+    intake.close()
+    assert listener.shown == list(range(many))
+
+
+async def test_what_the_store_did_not_take_is_told_to_its_sender_and_shown_to_nobody() -> None:
+    disk, listener = Disk(), Listener()
+    intake = intake_of(disk, listener)
+    disk.fault = OSError("no space left on device")
+    with pytest.raises(OSError, match="no space"):
+        await intake.accept(readings(), "*", NOW_NS)
+    intake.close()
+    assert listener.shown == []
+
+
+async def test_the_heads_own_events_wake_nobody_here() -> None:
+    """Its outlets do that; and a judgement writes events, which must not bring the next one."""
+    listener = Listener()
+    woken: list[int] = []
+    intake = intake_of(Disk(), listener, woken)
+    intake._clock = ManualClock(NOW_NS)
+    severe = sample("event", NOW_NS, {"severity": 3.0}, node="n1", kind="xid", code="79")
+    assert await intake.keep([severe])
+    intake.close()
+    assert woken == []
+    assert listener.shown == [0]

@@ -20,6 +20,7 @@ from daemon.gate.admission import Admission
 from daemon.intake import Intake
 from daemon.latest import Latest
 from daemon.schema import fields as schema_fields
+from daemon.store.commit import Told
 from daemon.store.embedded import Store
 from models.features import FeatureEngine
 from models.features.frame import KindFrame
@@ -69,8 +70,8 @@ def test_a_reading_that_breaks_the_watch_keeps_no_head_from_starting(tmp_path: P
 class Kept:
     """Stands for the store: what the watch makes of a write is asked here."""
 
-    async def write(self, samples: Any, batch: Any = None) -> None:
-        return None
+    def submit(self, samples: Any, batch: Any, told: Told) -> None:
+        told(None)
 
 
 async def test_a_reading_that_breaks_the_watch_costs_no_other_of_its_write() -> None:
