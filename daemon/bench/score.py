@@ -21,6 +21,7 @@ from models.risk import RiskModel
 from models.rival import Rival
 from models.rules import Rules
 from models.silence import SilenceTracker
+from models.voices import Risk
 from models.watch import Watch
 
 # Name, kind and usual value.
@@ -80,8 +81,14 @@ def _works(
             # A large fleet is scored in turns; here is all of it.
             works[f"{one.name}, all parts, a day"] = partial(one.nodes, frame)
             works[f"{one.name}, all parts, every horizon"] = partial(one.outlook, frame)
+            # Where its gate is off: features and score, beside the judgement.
+            works[f"{one.name}, in shadow"] = partial(_in_shadow, watch, one, now_ns)
     works["one judgement with scores"] = lambda: watch.judge(now_ns, expected)
     return works
+
+
+def _in_shadow(watch: Watch, model: LearnedRisk, now_ns: int) -> list[Risk]:
+    return model.score(watch.features.frame(now_ns, tuple(model.needs), model.needs), now_ns)
 
 
 def _parts(watch: Watch, now_ns: int) -> list[object]:

@@ -15,8 +15,9 @@ def test_a_learned_model_is_measured_in_turns_and_as_a_whole(tmp_path: Path) -> 
     make_model(tmp_path / "m", "learned-a")
     figures = {one.name: one.value for one in bench_score(5, 2, tmp_path / "m")}
     assert figures["score: parts"] > 5
-    for name in ("learned-a", "learned-a, all parts, a day", "learned-a, all parts, every horizon"):
-        assert figures[f"score: {name}"] > 0
+    parts = ("", ", all parts, a day", ", all parts, every horizon", ", in shadow")
+    for part in parts:
+        assert figures[f"score: learned-a{part}"] > 0
     assert "score: rival-1" in figures
 
 
