@@ -11,7 +11,7 @@ from daemon.cli.client import HeadAway, HeadRefused, ask, complain, name, socket
 
 EXAMPLES = """examples:
   tocsin model                         which model scores, and how it fares
-  tocsin model list                    the models that this site has trained
+  tocsin model list                    the models of this site, and how they were judged
   tocsin model promote learned-20261130
   tocsin model rollback                what scored before scores again
   tocsin model scoreboard --json       what it would have drained, day by day

@@ -21,7 +21,7 @@ from daemon.learning.board import DAY_NS, WINDOW_DAYS, Book, Score, plain, score
 from daemon.learning.choice import Choice, choose
 from daemon.learning.night import Answer
 from daemon.learning.shadow import would_drain
-from daemon.learning.shelf import Shelf, ShelfError
+from daemon.learning.shelf import Kept, Shelf, ShelfError, kept_of
 from daemon.policy.decide import Situation
 from daemon.recovery import rows_of
 from daemon.store.reader import Reader
@@ -65,6 +65,8 @@ class Learning:
         self.asked = False
         self._shadow: tuple[Risk, ...] = ()
         self._recorded: tuple[Risk, ...] = ()
+        # The newest risks, by which choice they were looked through, and those of them that act.
+        self._acting: tuple[tuple[Risk, ...], Choice, tuple[Risk, ...]] = ((), self.choice, ())
         self._scores: list[Score] = []
         self.open()
 
@@ -155,10 +157,13 @@ class Learning:
         scored by its own gate and not by that of the one that stands there now.
         """
         choice = self.choice  # the hand's thread may choose anew meanwhile
-        acting = {Rival.name} | ({choice.name} if choice.acts else set())
-        return replace(
-            judgement, risks=tuple(one for one in judgement.risks if one.model in acting)
-        )
+        risks, by, acting = self._acting
+        if risks is not judgement.risks or by is not choice:
+            # New scores; until the next ones the same tuple is told, and nobody sorts it anew.
+            may_act = {Rival.name} | ({choice.name} if choice.acts else set())
+            acting = tuple(one for one in judgement.risks if one.model in may_act)
+            self._acting = judgement.risks, choice, acting
+        return replace(judgement, risks=acting)
 
     @property
     def shadow(self) -> LearnedRisk | None:
@@ -346,7 +351,7 @@ class Learning:
             "threshold": self.choice.threshold,
             "refused": self.choice.refused,
             "words": self.choice.words,
-            "models": [asdict(one) for one in self.shelf.listed()],
+            "models": [asdict(one) for one in self._known()],
             "promoted": self.shelf.stack(),
             "night": self.night_fault or self.night_words,
             "drift": self.drift_words,
@@ -354,6 +359,13 @@ class Learning:
                 {**json.loads(body), "day": _day(day)} for day, _, body in self.book.kept()
             ],
         }
+
+    def _known(self) -> list[Kept]:
+        """The models on the shelf, and the one that comes with tocsin where that scores."""
+        found, choice = self.shelf.listed(), self.choice
+        if choice.source == "shipped" and choice.path is not None and not choice.refused:
+            found.append(kept_of(choice.name, choice.path, True))
+        return found
 
     @property
     def score_words(self) -> str:

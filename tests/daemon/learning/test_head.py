@@ -260,7 +260,10 @@ async def test_an_operator_promotes_and_rolls_back_and_the_audit_knows_who(
             assert status == 400
             async with session.get("http://localhost/api/v1/model") as answer:
                 shown = await answer.json()
-        assert [one["name"] for one in shown["models"]] == ["learned-b", "learned-a"]
+        assert [one["name"] for one in shown["models"]] == [
+            *("learned-b", "learned-a", "simulator-1")
+        ]
+        assert shown["models"][2]["promoted"]
         assert shown["models"][0]["early"] == 6
     finally:
         await listeners.close()

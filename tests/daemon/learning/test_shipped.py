@@ -31,6 +31,10 @@ async def test_it_scores_in_shadow_without_any_setting(start: Start) -> None:
     shown = head.learning.status()
     assert (shown["source"], shown["words"], shown["acts"]) == ("shipped", WORDS, False)
     assert 0 < shown["threshold"] < 1
+    (listed,) = shown["models"]
+    assert (listed["name"], listed["gate"], listed["fault"]) == ("simulator-1", False, "")
+    assert (listed["early"], listed["failures"]) == (6, 52)  # docs/evaluation.md
+    assert "net GPU-hours" in listed["why"]
 
 
 async def test_what_it_fears_is_recorded_and_drains_nothing(start: Start) -> None:
