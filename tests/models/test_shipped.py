@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +50,31 @@ def test_a_changed_recipe_demands_a_new_model(shipped: LearnedRisk) -> None:
     """make model, then python -m models.evaluation.held_out, .table and .ship."""
     assert shipped.facts["recipe"] == recipe.constants()
     assert shipped.name == recipe.NAME
+
+
+@pytest.mark.skipif(
+    "TOCSIN_MODEL" not in os.environ, reason="make model, then TOCSIN_MODEL=dist/model"
+)
+def test_the_recipe_makes_this_very_model(shipped: LearnedRisk) -> None:
+    """To the last bit, with the libraries that made it."""
+    made = load(Path(os.environ["TOCSIN_MODEL"]))
+    assert made.kinds.keys() == shipped.kinds.keys()
+    for kind, ours in shipped.kinds.items():
+        theirs = made.kinds[kind]
+        assert theirs.names == ours.names
+        assert np.array_equal(theirs.typical, ours.typical, equal_nan=True)
+        assert theirs.horizons.keys() == ours.horizons.keys()
+        for seconds, mine in ours.horizons.items():
+            other = theirs.horizons[seconds]
+            assert (other.calibration, other.base_rate) == (mine.calibration, mine.base_rate)
+            assert list(other.trees) == list(mine.trees)
+            for cause, trees in mine.trees.items():
+                grown = other.trees[cause]
+                assert grown.baseline == trees.baseline
+                for name in ("column", "number", "missing_left"):
+                    assert np.array_equal(getattr(grown, name), getattr(trees, name))
+    told = {"histograms", "recipe", "trained_on", "calibrated_on", "looks", "failures_within"}
+    assert all(made.facts[name] == shipped.facts[name] for name in told)
 
 
 def test_it_looks_at_all_kinds_and_at_no_clock(shipped: LearnedRisk) -> None:
