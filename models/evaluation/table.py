@@ -1,8 +1,8 @@
-"""Judged cases as a page shows them: ``python -m models.evaluation.table OUT [SVG]``.
+"""Judged cases as a page shows them: ``python -m models.evaluation.table OUT [SVG [CASE]]``.
 
 OUT is the folder of ``models.evaluation.held_out``. Prints a Markdown table of every scorer for the
-usual case, and one line for each other case that has been judged; writes the picture of the usual
-case to SVG. Nothing is reckoned here: the figures are those of the JSON files.
+usual case, and one line for each other case that has been judged; writes the picture of CASE (the
+usual one) to SVG. Nothing is reckoned here: the figures are those of the JSON files.
 """
 
 from __future__ import annotations
@@ -189,11 +189,14 @@ def page(cases: Mapping[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) not in (2, 3):
-        sys.exit("usage: python -m models.evaluation.table OUT [SVG]")
+    if len(sys.argv) not in (2, 3, 4):
+        sys.exit("usage: python -m models.evaluation.table OUT [SVG [CASE]]")
     found = read(Path(sys.argv[1]))
     if not found:
         sys.exit(f"{sys.argv[1]}: no case was judged there: python -m models.evaluation.held_out")
     sys.stdout.write(page(found))
-    if len(sys.argv) == 3 and USUAL in found:
-        Path(sys.argv[2]).write_text(picture(found[USUAL]))
+    if len(sys.argv) > 2:
+        shown = sys.argv[3] if len(sys.argv) == 4 else USUAL
+        if shown not in found:
+            sys.exit(f"{sys.argv[1]}: {shown} was not judged there, only {', '.join(found)}")
+        Path(sys.argv[2]).write_text(picture(found[shown]))
