@@ -13,7 +13,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -29,17 +28,11 @@ from daemon.cli.client import HeadAway, ask
 from daemon.cli.token import add
 from tests.acceptance.born import Born
 from tests.collectors.fake_gpus import SOURCE
+from tests.ports import free_port as free_port
 from tests.testbed.slurm.cluster import Cluster, wait_for
 
 TOKEN = "acceptance-token-of-a-node-"
 XID79 = "NVRM: Xid (PCI:0000:9b:00): 79, pid=1234, name=python3, GPU has fallen off the bus."
-
-
-def free_port() -> int:
-    """A TCP port on loopback that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class House:
@@ -304,7 +297,7 @@ silence_settle_seconds = 1
 
 def post_lines(port: int, token: str, body: bytes) -> tuple[int, bytes]:
     """One write to the gateway by hand: status and answer."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     headers = {"Authorization": f"Token {token}"}
     connection.request("POST", "/api/v2/write?org=o&bucket=b&precision=ns", body, headers)
     answer = connection.getresponse()

@@ -36,7 +36,7 @@ def start(build_house: Callable[..., House], policy: str) -> House:
 def at_the_page(house: House, case: str) -> tuple[int, dict[str, str]]:
     """Ann presses "approve" at the page."""
     login = base64.b64encode(f"ann:{SECRET}".encode()).decode()
-    connection = http.client.HTTPConnection("127.0.0.1", house.page, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", house.page, timeout=60)
     try:
         connection.request(
             "POST", f"/api/v1/approve/{case}", b"{}",

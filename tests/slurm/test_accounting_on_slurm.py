@@ -24,16 +24,11 @@ from collectors.slurm.source import Options
 from daemon.slurm.mining import Accounting, Past, mine
 from daemon.store.database import Database
 from models.labels import LabelMiner
+from tests.ports import free_port
 from tests.testbed.slurm.cluster import Cluster, wait_for
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 TOOLS = ("mariadbd", "mariadb-install-db", "slurmdbd", "sacctmgr")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture
@@ -44,7 +39,7 @@ def accounted(slurm_start: Callable[..., Cluster], tmp_path: Path) -> Iterator[C
     if absent:
         pytest.skip(f"needs {', '.join(absent)}")
     cluster = slurm_start(nodes=3)
-    port, own = _free_port(), _free_port()
+    port, own = free_port(), free_port()
     data = tmp_path / "db"
     subprocess.run(
         ["mariadb-install-db", "--no-defaults", f"--datadir={data}", "--user=root",

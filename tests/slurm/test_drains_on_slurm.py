@@ -198,7 +198,7 @@ def test_a_slurmctld_that_hangs_in_the_write_gives_one_drain_once_it_goes_on(
             frozen.append(1)
 
     made = House(
-        CliAdapter(Options(deadline_seconds=1), window=freeze),
+        CliAdapter(Options(deadline_seconds=4), window=freeze),
         limits=GENEROUS,
         now_ns=time.time_ns,
     )

@@ -34,7 +34,7 @@ PartitionName=every Nodes=ALL State=UP
 @pytest.fixture(scope="module")
 def odd() -> Iterator[Cluster]:
     """A cluster of two usual nodes and of all kinds of others."""
-    from tests.acceptance.house import free_port
+    from tests.ports import free_port
 
     cluster = Cluster(2, EXTRA.replace("@PORT@", str(free_port())))
     try:

@@ -18,15 +18,11 @@ from collectors.bmc import redfish
 from collectors.bmc.redfish_push import BURST_MESSAGES, Push
 from collectors.sample import Batch, Context
 from tests.collectors.bmc.test_redfish_events import entries, wait_for
+from tests.ports import free_port
 from tests.testbed.bmc.bmcs import RedfishBmcs
 
 Start = Callable[..., redfish.Redfish]
 SUBSCRIPTIONS = "/redfish/v1/EventService/Subscriptions"
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture

@@ -304,7 +304,7 @@ def test_a_user_without_rights_is_refused_by_name_and_nothing_is_written(
 
 @pytest.mark.slurm
 def test_a_controller_that_hangs_in_the_window_leaves_an_unknown_outcome(slurm: Cluster) -> None:
-    adapter = CliAdapter(Options(deadline_seconds=1), window=slurm.freeze_controller)
+    adapter = CliAdapter(Options(deadline_seconds=4), window=slurm.freeze_controller)
     try:
         outcome = adapter.drain({"n1": OURS}, free)
     finally:

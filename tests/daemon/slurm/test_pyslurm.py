@@ -178,7 +178,7 @@ def test_it_is_chosen_where_asked_for_and_where_there_are_no_commands(tmp_path: 
 @pytest.fixture
 def real(slurm: Cluster) -> Iterator[PyslurmAdapter]:
     folder = real_pyslurm()
-    adapter = PyslurmAdapter(Options(pyslurm_folder=folder, deadline_seconds=2.0), limits=LIMITS)
+    adapter = PyslurmAdapter(Options(pyslurm_folder=folder, deadline_seconds=10.0), limits=LIMITS)
     adapter.describe()
     yield adapter
     adapter.close()
@@ -203,7 +203,7 @@ def test_the_real_one_with_a_slurmctld_that_hangs_in_the_window_leaves_it_unknow
     slurm: Cluster, real: PyslurmAdapter
 ) -> None:
     adapter = PyslurmAdapter(
-        Options(pyslurm_folder=real_pyslurm(), deadline_seconds=1.0),
+        Options(pyslurm_folder=real_pyslurm(), deadline_seconds=8.0),
         limits=LIMITS,
         window=slurm.freeze_controller,
     )

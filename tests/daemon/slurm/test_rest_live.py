@@ -148,7 +148,7 @@ def test_a_slurmctld_that_hangs_in_the_window_leaves_an_unknown_outcome(slurm_re
     cluster = slurm_rest.cluster
     options = Options(
         rest_url=slurm_rest.url, rest_user="root", rest_token_file=slurm_rest.token_file,
-        deadline_seconds=1.0,
+        deadline_seconds=4.0,
     )  # fmt: skip
     rest = RestAdapter(options, window=cluster.freeze_controller)
     try:
