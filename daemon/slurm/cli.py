@@ -111,8 +111,14 @@ class CliAdapter:
                 "slurm-wlm-basic-plugins): nodes are read as text, and not at all where "
                 "somebody's reason or comment can be taken for something else"
             )
+        if version.ok:
+            with contextlib.suppress(SessionError):
+                self._talk().close()
         if not self._interactive:
-            lines.append("scontrol takes no commands over a pipe: look and write are 10 ms apart")
+            lines.append(
+                "scontrol takes no commands over a pipe (it was built without readline, or is "
+                "slow): look and write are 10 ms apart, not 1"
+            )
         log = self._controller_log()
         if log.position() is None:
             lines.append(
