@@ -29,6 +29,7 @@ VANISHING = (
 )
 GAUGES = ("temperature_celsius", "power_watts", "utilization_ratio", "sm_clock_hertz")
 _VANISHING_BITS = tuple((1 << place, name) for place, name in enumerate(VANISHING))
+_LOAD = GAUGES.index("utilization_ratio")
 _EVIDENCE_LIMIT = 3
 _STEPS_LIMIT = 16
 # A delay that stays within this much for this long is the clock's, not the network's.
@@ -86,7 +87,8 @@ class Gpu:
     mig: bool = False
     had: int = 0  # bit mask over VANISHING: families that it once answered
     gauges: tuple[float | None, ...] = ()
-    frozen: int = 0
+    gone: int = 0  # readings without any of them since
+    frozen: int = 0  # of these, how many in a row are the same
     frozen_since_ns: int = 0
     ecc_total: float | None = None
     ecc_steps: list[tuple[int, float]] = field(default_factory=list)
@@ -114,16 +116,29 @@ class Gpu:
         before, self.gauges = self.gauges, gauges
         if self.had.bit_count() < 2 or present & self.had:
             self.had |= present
-            self.frozen = self.frozen_since_ns = 0
+            self.gone = self.frozen = self.frozen_since_ns = 0
             return False if present else None
         if sum(one is not None for one in gauges) < 3:
             return None
+        self.gone += 1
         if self.frozen and gauges == before:
             self.frozen += 1
         else:
             self.frozen, self.frozen_since_ns = 1, time_ns
-        idle = not gauges[GAUGES.index("utilization_ratio")]
-        return self.frozen >= thresholds.freeze_readings + idle
+        return self.frozen >= thresholds.freeze_readings + (not self.load_ratio)
+
+    @property
+    def load_ratio(self) -> float:
+        """Its utilization by the last reading; 0 where none was read."""
+        return (self.gauges[_LOAD] or 0.0) if self.gauges else 0.0
+
+    def frozen_at_work(self, thresholds: Thresholds) -> bool:
+        """Whether it stands still for longer than a GPU at this load would."""
+        if not self.frozen or not self.load_ratio:
+            return False
+        part = self.load_ratio < 1.0
+        still = thresholds.freeze_part_load_seconds if part else thresholds.freeze_full_load_seconds
+        return self.time_ns - self.frozen_since_ns >= still * SECOND_NS
 
     def ecc_day(self, total: float, time_ns: int) -> tuple[float, int]:
         """(uncorrectable errors of the last day, when the newest came) at a new reading."""
@@ -378,12 +393,13 @@ def _dump_gpu(gpu: Gpu) -> list[Any]:
         gpu.ecc_total,
         [list(step) for step in gpu.ecc_steps],
         gpu.ecc_fell_from,
+        gpu.gone,
     ]
 
 
 def _load_gpu(parts: list[Any]) -> Gpu:
     uuid, time_ns, interval_ns, mig, had, gauges, frozen, since_ns, ecc_total, steps, *more = parts
-    fell_from = more[0] if more else None  # a state of before has none
+    fell_from, gone = [*more, None, None][:2]  # a state of before has none
     pairs = [(step[0], step[1]) for step in steps]
     return Gpu(
         uuid,
@@ -392,6 +408,7 @@ def _load_gpu(parts: list[Any]) -> Gpu:
         mig,
         had,
         tuple(gauges),
+        gone if gone is not None else frozen,
         frozen,
         since_ns,
         ecc_total,

@@ -48,6 +48,12 @@ class Thresholds:
     gpu_count_hold_seconds: float = 30.0
     # Readings in a row that must be frozen, with families gone, before a GPU counts as lost.
     freeze_readings: int = 2
+    # Where no other GPU of the node answers either, an exporter whose fields were changed looks the
+    # same. Work does not stand still: for so long at part load, or at full load (which is steady).
+    freeze_part_load_seconds: float = 300.0
+    freeze_full_load_seconds: float = 3600.0
+    # Where readings come so seldom, what a single one tells is told at once.
+    seldom_seconds: float = 60.0
     # A reading is fresh for this many of its own intervals, within these bounds.
     fresh_intervals: float = 3.0
     fresh_low_seconds: float = 90.0

@@ -315,6 +315,15 @@ VANISHED = Finding(
     "readings frozen, memory and counters gone",
     "restart the node",
 )
+# The first reading without them: whether it stands still, the next one tells.
+VANISHED_ONCE = Finding(
+    "gpu_vanished",
+    "vanish",
+    Remedy.ALERT,
+    2,
+    "memory and counters gone at once; the next reading tells whether it stands still",
+    "look at the GPU and at what reads it",
+)
 # What no other GPU of the node still answers, its reader may have been told to leave out.
 VANISHED_ALL = Finding(
     "gpu_vanished",
@@ -323,6 +332,15 @@ VANISHED_ALL = Finding(
     2,
     "readings frozen, memory and counters gone, and no other GPU here has them",
     "look at what reads them (the exporter's fields, the driver), then at the GPU",
+)
+# But a reader with fewer fields still sees work move.
+VANISHED_AT_WORK = Finding(
+    "gpu_vanished",
+    "vanish",
+    Remedy.DRAIN,
+    3,
+    "all GPUs frozen at work, memory and counters gone",
+    "restart the node",
 )
 _LOST = Finding("gpu_lost", "lost", Remedy.DRAIN, 3, "driver says GPU is lost", "restart the node")
 _REMAP_FAILED = Finding(

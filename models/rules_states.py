@@ -90,21 +90,24 @@ class States:
         if node.active or rulebook.may_tell(fields):
             for rule, state in _GPU_STATES:
                 self._gpu_state(name, node, gpu, index, rule, state(fields))
+        answer: Answer
         if "pcie_link_generation_max" in fields:  # once in many readings
-            answer: Answer = self._in_a_row(
-                node, f"pcie_speed {index}", rulebook.pcie_speed(fields)
-            )
-            self._gpu_state(name, node, gpu, index, "pcie_speed", answer, 0, _PCIE_INTERVAL_NS)
+            answer = rulebook.pcie_speed(fields)
+            if answer or node.critical or node.active:  # else there is nothing to take back
+                answer = self._in_a_row(node, f"pcie_speed {index}", answer)
+                self._gpu_state(name, node, gpu, index, "pcie_speed", answer, 0, _PCIE_INTERVAL_NS)
         frozen = gpu.look_frozen(fields, sample.time_ns, self.thresholds)
         if frozen is not None:
             answer = False
-            if frozen:
-                others = self._others_answer(node, gpu)
-                answer = rulebook.VANISHED if others else rulebook.VANISHED_ALL
+            if gpu.gone:
+                answer = self._vanished(node, gpu, frozen)
+                _reword(node, ("gpu_vanished", _CODES["gpu_vanished"], f"gpu{index}"), answer)
             onset_ns = gpu.frozen_since_ns or sample.time_ns
             self._gpu_state(name, node, gpu, index, "gpu_vanished", answer, onset_ns)
         total = fields.get("ecc_uncorrected_total")
-        if isinstance(total, float):
+        # A count that stands where it stood, with none of the last day, says nothing new.
+        new = bool(node.active or gpu.ecc_steps or total != gpu.ecc_total)
+        if new and isinstance(total, float):
             day_count, newest_ns = gpu.ecc_day(total, sample.time_ns)
             answer = rulebook.ecc_count(day_count, self.thresholds)
             self._gpu_state(name, node, gpu, index, "ecc_uncorrected", answer, newest_ns)
@@ -129,9 +132,32 @@ class States:
             interval_ns = interval_ns or gpu.interval_ns
             self._state(node, rule, entity, answer, gpu.time_ns, interval_ns, onset_ns)
 
+    def _vanished(self, node: Node, gpu: Gpu, frozen: bool) -> Answer:
+        """What a GPU that no longer answers most families means, by its neighbours."""
+        if not frozen:
+            seldom = gpu.interval_ns >= self.thresholds.seldom_seconds * SECOND_NS
+            return rulebook.VANISHED_ONCE if gpu.gone == 1 and seldom else False
+        if self._others_answer(node, gpu):
+            return rulebook.VANISHED
+        all_still = self._all_stand_still(node, gpu)
+        return rulebook.VANISHED_AT_WORK if all_still else rulebook.VANISHED_ALL
+
+    def _all_stand_still(self, node: Node, gpu: Gpu) -> bool:
+        """Whether all GPUs of the node are frozen, and one for longer than its load allows.
+
+        Those that are no longer read say nothing. An only GPU has no other to speak for it: it
+        must have stood still once more.
+        """
+        oldest_ns = _lately_ns(gpu)
+        gpus = [one for one in node.gpus.values() if one.time_ns >= oldest_ns]
+        least = self.thresholds.freeze_readings + (len(gpus) == 1)
+        return any(one.frozen_at_work(self.thresholds) for one in gpus) and all(
+            one.frozen >= least for one in gpus
+        )
+
     def _others_answer(self, node: Node, gpu: Gpu) -> bool:
         """Whether another GPU of the node, read of late, still has what this one has no more."""
-        oldest_ns = gpu.time_ns - 3 * max(gpu.interval_ns, SECOND_NS)
+        oldest_ns = _lately_ns(gpu)
         return any(
             not other.frozen and other.had & gpu.had and other.time_ns >= oldest_ns
             for other in node.gpus.values()
@@ -297,15 +323,8 @@ class States:
         hold_ns = int(self.thresholds.gpu_count_hold_seconds * SECOND_NS)
         if isinstance(answer, Finding) and count.time_ns - count.full_ns < hold_ns:
             return
-        one = node.active.get(("gpu_count", _CODES["gpu_count"], ""))
-        if (
-            isinstance(answer, Finding)
-            and one is not None
-            and one.fact.text != answer.text
-            and one.fact.remedy is answer.remedy
-        ):
-            # One more is gone (or one is back): the same case goes on, in new words.
-            one.fact = fact_of(answer, one.fact.entity, one.fact.onset_ns, one.fact.evidence)
+        # One more is gone (or one is back).
+        _reword(node, ("gpu_count", _CODES["gpu_count"], ""), answer)
         self._state(
             node,
             "gpu_count",
@@ -318,3 +337,17 @@ class States:
         one = node.active.get(("gpu_count", _CODES["gpu_count"], ""))
         if isinstance(answer, Finding) and one is not None and node.listed is not None:
             one.add_evidence(f"the driver lists {node.listed} GPUs")
+
+
+def _lately_ns(gpu: Gpu) -> int:
+    """A reading of another GPU that is older than this says nothing beside this one's newest."""
+    return gpu.time_ns - 3 * max(gpu.interval_ns, SECOND_NS)
+
+
+def _reword(node: Node, key: tuple[str, str, str], answer: Answer) -> None:
+    """The same case goes on, in new words."""
+    one = node.active.get(key)
+    if one is None or not isinstance(answer, Finding) or one.fact.remedy is not answer.remedy:
+        return
+    if one.fact.text != answer.text:
+        one.fact = fact_of(answer, one.fact.entity, one.fact.onset_ns, one.fact.evidence)

@@ -78,18 +78,50 @@ def test_more_power_than_its_siblings_explains_the_heat() -> None:
     assert heard(Heat(), range(1, 60), 30.0, FeatureEngine(), watts) == []
 
 
-def test_it_is_told_until_it_is_calm_again_with_the_onset_it_had() -> None:
+def test_it_is_told_with_the_onset_it_had_until_it_was_calm_for_half_a_day() -> None:
     engine, heat = FeatureEngine(), Heat()
     (first,) = heard(heat, range(1, 30), 20.0, engine)
     (later,) = heard(heat, range(30, 120), (HOT_CELSIUS + CALM_CELSIUS) / 2, engine)
     assert later.onset_ns == first.onset_ns
-    assert heard(heat, range(120, 240), CALM_CELSIUS - 2, engine) == []
+    (calm,) = heard(heat, range(120, 240), CALM_CELSIUS - 2, engine)
+    assert calm.onset_ns == first.onset_ns
+    assert heard(heat, range(240, 120 + 13 * 60), CALM_CELSIUS - 2, engine) == []
+    (anew,) = heard(heat, range(900, 930), 20.0, engine)
+    assert anew.onset_ns > 890 * MINUTE
 
 
-def test_what_is_no_longer_read_is_not_told() -> None:
+def test_a_card_that_is_hot_in_each_job_is_one_case() -> None:
+    """83 alerts of two GPUs in 28 days, one for each job, is what people stop reading."""
+    engine, heat = FeatureEngine(), Heat()
+    onsets = set()
+    for job in range(5):
+        begin = 1 + job * 240
+        (fact,) = heard(heat, range(begin, begin + 60), 20.0, engine)
+        onsets.add(fact.onset_ns)
+        (fact,) = heard(heat, range(begin + 60, begin + 240), 0.0, engine)
+        onsets.add(fact.onset_ns)
+    assert len(onsets) == 1
+
+
+def test_what_is_no_longer_read_is_not_told_for_longer_than_what_is_calm() -> None:
     engine, heat = FeatureEngine(), Heat()
     assert heard(heat, range(1, 30), 20.0, engine)
+    assert heat.facts(engine.frame((29 + 12 * 60 - 1) * MINUTE, ("gpu",)))
+    assert heat.facts(engine.frame((29 + 12 * 60 + 1) * MINUTE, ("gpu",))) == []
+
+
+def test_what_was_never_told_is_forgotten_at_once() -> None:
+    engine, heat = FeatureEngine(), Heat()
+    assert heard(heat, range(1, 6), 20.0, engine) == []
+    assert heat.hot
     assert heat.facts(engine.frame(200 * MINUTE, ("gpu",))) == []
+    assert not heat.hot
+
+
+def test_the_state_of_before_is_read() -> None:
+    heat = Heat()
+    heat.load([["n1", "gpu3", 5]])
+    assert heat.hot[Entity("gpu", "n1", "gpu3")].since_ns == 5
 
 
 def test_restart_keeps_what_was_hot() -> None:

@@ -183,6 +183,80 @@ def test_families_that_all_gpus_lose_at_once_may_have_been_taken_out_of_the_expo
     assert len(facts(rules, at, gpus)) == gpus, "people are told"
 
 
+WORK = {"utilization_ratio": 0.75, "sm_clock_hertz": 1.395e9, "temperature_celsius": 61.0}
+
+
+def reduced(moves: str, gpus: int, interval_seconds: int, rounds: int) -> tuple[Rules, int]:
+    """All GPUs lose families in the tenth reading; ``moves``: what their other readings do."""
+    rules = Rules()
+    at = NOW
+    for round_ in range(10 + rounds):
+        at += interval_seconds * SECOND
+        fields = FULL if round_ < 10 else FEW
+        for index in range(gpus):
+            work = {} if moves == "idle" else dict(WORK)
+            if moves == "full load":
+                work["utilization_ratio"] = 1.0
+            if moves == "live" or round_ < 10:
+                work |= {"temperature_celsius": 50.0 + round_ % 7, "power_watts": 300.0 + round_}
+            # An exporter answers from its cache: several scrapes get the same.
+            if moves == "cached":
+                work |= {
+                    "temperature_celsius": 50.0 + round_ // 4,
+                    "power_watts": 9.0 * round_ // 4,
+                }
+            tell(rules, gpu("n1", index, at, {**fields, **work}))
+        tell(rules, source("n1", "dcgm_exporter", at))
+    return rules, at
+
+
+@pytest.mark.parametrize("moves", ["idle", "live", "cached"])
+@pytest.mark.parametrize(("interval_seconds", "rounds"), [(15, 400), (600, 40)])
+@pytest.mark.parametrize("gpus", [1, 4])
+def test_an_exporter_with_fewer_fields_drains_no_node_that_lives(
+    moves: str, interval_seconds: int, rounds: int, gpus: int
+) -> None:
+    rules, at = reduced(moves, gpus, interval_seconds, rounds)
+    told = facts(rules, at, gpus)
+    assert [one for one in told if one.remedy is Remedy.DRAIN] == []
+    if moves == "live":
+        assert told == []
+
+
+@pytest.mark.parametrize(
+    ("load", "gpus", "interval_seconds", "rounds"),
+    [
+        ("part load", 4, 600, 2),  # as seen on ggpu139 of the GWDG data: one reading later
+        ("part load", 1, 600, 3),  # an only GPU: two readings later
+        ("part load", 8, 15, 21),  # five minutes
+        ("full load", 8, 15, 241),  # an hour
+        ("full load", 4, 600, 7),
+    ],
+)
+def test_a_node_whose_gpus_all_stand_still_at_work_is_lost_whatever_reads_them(
+    load: str, gpus: int, interval_seconds: int, rounds: int
+) -> None:
+    rules, at = reduced(load, gpus, interval_seconds, rounds - 1)
+    assert [one for one in facts(rules, at, gpus) if one.remedy is Remedy.DRAIN] == []
+    rules, at = reduced(load, gpus, interval_seconds, rounds)
+    found = [one for one in facts(rules, at, gpus) if one.remedy is Remedy.DRAIN]
+    assert {one.rule for one in found} == {"gpu_vanished"}
+    assert "at work" in found[0].text
+    rules = kept(rules)
+    assert [one for one in facts(rules, at, gpus) if one.remedy is Remedy.DRAIN]
+
+
+def test_where_readings_are_seldom_the_first_one_without_most_families_is_told() -> None:
+    rules, at = reduced("part load", 4, 600, 1)
+    told = facts(rules, at, 4)
+    assert [(one.rule, one.remedy) for one in told] == [("gpu_vanished", Remedy.ALERT)] * 4
+    assert "the next reading tells" in told[0].text
+    rules, at = reduced("part load", 4, 15, 1)
+    assert facts(rules, at, 4) == [], "where they are not, the next one is near"
+    rules, at = reduced("live", 4, 600, 2)
+    assert facts(rules, at, 4) == [], "it is taken back when values move"
+
+
 def test_one_gpu_that_loses_them_is_lost() -> None:
     rules = Rules()
     at = NOW
