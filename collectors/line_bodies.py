@@ -22,6 +22,8 @@ from pydantic_core import from_json
 
 from collectors.sample import Value
 
+_FLOATS = {float}
+
 
 def numbers_of(
     texts: Sequence[bytes], known: Collection[tuple[str, ...]]
@@ -32,10 +34,9 @@ def numbers_of(
     order, that the exact reader has found good and :func:`can_be_known` too.
     """
     body = b"\n".join(texts)
-    # A point in each value, for none is in a name and no number has two: floats all of them. An
-    # integer would have to become one, and the sign of "-0" would be lost already.
-    if body.count(b".") != body.count(b"="):
-        return None
+    # A point in each value, for none is in a name and no number has two: floats all of them. Else
+    # each is looked at: 5e-05 is one, but 5 would have to become one, and "-0" have lost its sign.
+    pointed = body.count(b".") == body.count(b"=")
     body = body.replace(b"=", b'":').replace(b",", b',"').replace(b"\n", b'},{"')
     try:
         read: Any = from_json(b'[{"' + body + b"}]", allow_inf_nan=False)
@@ -55,6 +56,8 @@ def numbers_of(
         try:
             # One look for all that is no number (brackets make lists) or too large for one.
             if not math.isfinite(sum(fields.values())):
+                return None
+            if not pointed and set(map(type, fields.values())) != _FLOATS:
                 return None
         except TypeError:
             return None

@@ -7,8 +7,8 @@ The rules were settled against InfluxDB 1.6.7 itself; ``tests/collectors/test_li
 asks it again.
 
 Most lines are plain: no escape, no quote, only printable ASCII. A body that holds no other
-is read whole (``collectors.line_bodies``), which is what agents send nearly always. Else plain
-lines take a path of whole ``split`` calls with the names cached; every other line goes through
+is read whole (``collectors.line_bodies``), which is what agents send nearly always, and of its
+lines only what was not read before (``collectors.line_ends``). Else plain lines take a path of whole ``split`` calls with the names cached; every other line goes through
 the exact reader of ``collectors.line_reader``. All three give the same samples.
 
 Source: https://docs.influxdata.com/influxdb/v1/write_protocols/line_protocol_reference/
@@ -19,11 +19,13 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import islice
 
 from collectors.line_bodies import can_be_known, numbers_of
+from collectors.line_ends import Cut, Ends
 from collectors.line_reader import LineError, fold_lines, read_line, read_series
 from collectors.sample import Sample, Tags, Value
 
@@ -105,6 +107,7 @@ class Decoder:
         self._layouts: dict[tuple[bytes, ...], _Layout] = {}
         self._known: set[tuple[str, ...]] = set()  # the names of those layouts
         self._layout_names = 0
+        self._ends = Ends()
 
     def decode(self, body: bytes, default_time_ns: int, precision: str = "ns") -> Decoded:
         """The samples of ``body``; lines without a time get ``default_time_ns``.
@@ -141,6 +144,8 @@ class Decoder:
         heads: list[_Head] = []
         texts: list[bytes] = []
         times: list[int] = []
+        cuts: list[Cut] = []
+        ends: list[Mapping[str, Value] | None] = []
         for number, line in enumerate(body.split(b"\n"), 1):
             if not line:
                 continue
@@ -157,11 +162,15 @@ class Decoder:
             head = self._heads.get(parts[0]) or self._new_head(parts[0])
             if head is None or time_ns > TIME_HIGH_NS:
                 return None
+            cut = self._ends.cut_of(head.measurement)
+            text, end = cut.split(parts[1])
             numbers.append(number)
             heads.append(head)
-            texts.append(parts[1])
+            texts.append(text)
             times.append(time_ns)
-        read = numbers_of(texts, self._known)
+            cuts.append(cut)
+            ends.append(end)
+        read = self._read(texts, cuts, ends)
         if read is None:
             return None
         samples = [
@@ -169,6 +178,24 @@ class Decoder:
             for head, fields, time_ns in zip(heads, read, times, strict=True)
         ]
         return Decoded(samples, numbers)
+
+    def _read(
+        self, texts: list[bytes], cuts: list[Cut], ends: list[Mapping[str, Value] | None]
+    ) -> list[dict[str, Value]] | None:
+        """The fields of each line: those of its text, and of its end where that is known."""
+        read = numbers_of(texts, self._known)
+        if read is None:
+            return None
+        for fields, end, cut, text in zip(read, ends, cuts, texts, strict=True):
+            if end is None:
+                if before_cut := self._ends.learn(cut, text, fields):
+                    self._know(tuple(islice(fields, before_cut)))
+            else:
+                alone = len(fields)
+                fields.update(end)
+                if len(fields) != alone + len(end):
+                    return None  # a name that came twice
+        return read
 
     def _plain(self, line: bytes, default_time_ns: int, unit_ns: int) -> Sample | None:
         """``line`` by whole splits, or None when only the exact reader can say."""
@@ -255,17 +282,27 @@ class Decoder:
             return  # a name given twice: never plain
         if len(names) > _CACHED_NAMES:
             return
-        self._layout_names += len(names)
-        if self._layout_names > _CACHE_LIMIT or len(self._layouts) >= _CACHE_LIMIT // 100:
-            self._layouts.clear()
-            self._known.clear()
-            self._layout_names = len(names)
+        self._make_room(len(names))
         # The names of the first sample of a layout serve all later ones: one copy in memory.
         structure = b",".join([b"="] * len(names))
         underscores = sum(word.count(b"_") for word in words)
         self._layouts.setdefault(words, _Layout(tuple(sample.fields), structure, underscores))
         if can_be_known(names):
             self._known.add(names)
+
+    def _know(self, names: tuple[str, ...]) -> None:
+        """Lines with ``names`` alone may be read at once: they begin a line that was."""
+        if names not in self._known:
+            self._make_room(len(names))
+            self._known.add(names)
+
+    def _make_room(self, names: int) -> None:
+        """For so many names more; forgets the others when they are too many."""
+        self._layout_names += names
+        if self._layout_names > _CACHE_LIMIT or len(self._layouts) >= _CACHE_LIMIT // 100:
+            self._layouts.clear()
+            self._known.clear()
+            self._layout_names = names
 
 
 _shared = Decoder()

@@ -15,8 +15,27 @@ from collectors.sample import Sample
 NOW_NS = 1_800_000_000_000_000_000
 KNOWN = {("a",), ("a", "b"), ("b", "a"), ("a:b",), ("}",)}
 # Pieces of lines that hold what JSON or Python would read in a way of their own.
-PIECES = ["a", "b", "=", ",", "1.5", "-0.0", "2", "-0", "{", "}", "[", "]", ":", ".", "},{"]
+PIECES = [
+    "a",
+    "b",
+    "=",
+    ",",
+    "1.5",
+    "-0.0",
+    "2",
+    "-0",
+    "5e-05",
+    "2E3",
+    "{",
+    "}",
+    "[",
+    "]",
+    ":",
+    ".",
+    "},{",
+]
 PIECES += ["={=", "a=1.5", ",b=2.5", "b=1.5,a=2.5", "true", "null", "NaN", "Infinity", "1e999"]
+PIECES += ["5e-05", "2E3"]
 PIECES += ["1.5e3", "1.", ".5", "+1.5", "1_0.5", "01.5", "a.b", "=}", "\n", "\nm ", " 7", " ", "#"]
 
 
@@ -115,6 +134,9 @@ def test_agents_bodies_are_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None
         (b"a=[1.5]",),
         (b"a=1.5,a.b=2",),
         (b"a=1",),
+        (b"a=1,b=2e5",),
+        (b"a=true,b=.5e5",),
+        (b"a=-0,b=2e5",),
         (b"a=true.",),
         (b"a=1e999.",),
         (b"a=9.9e307,b=9.9e307,a=9.9e307",),
@@ -142,6 +164,10 @@ def test_a_line_that_is_too_long_is_refused_here_too() -> None:
         decoded = decoder.decode(b"m a=1.5 7\nm,t=" + b"x" * 40 + b" a=1.5 7", NOW_NS)
         assert decoded.numbers == [1]
         assert [one.problem for one in decoded.problems] == ["longer than 40 bytes"]
+
+
+def test_numbers_without_a_point_but_an_exponent_are_read_here() -> None:
+    assert numbers_of((b"a=5e-05,b=-2E3", b"a=1.5"), KNOWN) == [{"a": 5e-05, "b": -2e3}, {"a": 1.5}]
 
 
 def test_names_with_a_point_are_not_known_here() -> None:
