@@ -8,8 +8,9 @@ asks it again.
 
 Most lines are plain: no escape, no quote, only printable ASCII. A body that holds no other
 is read whole (``collectors.line_bodies``), which is what agents send nearly always, and of its
-lines only what was not read before (``collectors.line_ends``). Else plain lines take a path of whole ``split`` calls with the names cached; every other line goes through
-the exact reader of ``collectors.line_reader``. All three give the same samples.
+lines only what was not read before (``collectors.line_ends``). Else plain lines take a path of
+whole ``split`` calls with the names cached; every other line goes through the exact reader of
+``collectors.line_reader``. All give the same samples.
 
 Source: https://docs.influxdata.com/influxdb/v1/write_protocols/line_protocol_reference/
 """

@@ -19,7 +19,7 @@ from typing import Any
 from pydantic import Field
 
 from collectors.events import EVENT_METRICS, event, spaced
-from collectors.gpu.metrics import GPU_FIELDS, GPU_METRICS
+from collectors.gpu.metrics import GPU_FIELDS, GPU_METRICS, restless_first
 from collectors.inventory import Board, Inventory
 from collectors.kernel.nvidia import xid_severity
 from collectors.options import Options as SourceOptions
@@ -322,10 +322,9 @@ def _values(gpu: Mapping[str, Any]) -> tuple[dict[str, Value], list[Problem]]:
     faults: dict[str, str] = gpu["faults"]
     if "handle" in faults:
         return {}, [Problem(f"the driver gives no handle: {clip(faults['handle'], 200)}")]
-    fields, problems = bounded(
-        GPU_FIELDS,
-        ((name, float(value)) for name, value in gpu["values"].items() if name in GPU_FIELDS),
-    )
+    read: Mapping[str, Any] = gpu["values"]
+    names = sorted((name for name in read if name in GPU_FIELDS), key=restless_first)
+    fields, problems = bounded(GPU_FIELDS, ((name, float(read[name])) for name in names))
     fields["lost"] = 0.0
     by_words: dict[str, list[str]] = defaultdict(list)
     for name, words in faults.items():

@@ -62,23 +62,29 @@ class Packer:
         A group whose columns were not equally long would cost the rows of every other sender.
         """
         groups = self._groups
+        # Samples of one layout come one after another: their group is looked up once.
+        measurement = ""
+        names: tuple[str, ...] | None = None
+        group = _Group((), ())
         for sample in samples:
             if not TIME_LOW_NS <= sample.time_ns <= TIME_HIGH_NS:
                 raise ValueError(f"{sample.measurement}: no store holds the time {sample.time_ns}")
-            names = tuple(sample.fields)
-            group = groups.get((sample.measurement, names, ()))
-            if group is None:
-                group = groups.setdefault((sample.measurement, names, ()), _Group(names, ()))
+            last, names = names, tuple(sample.fields)
+            if names != last or sample.measurement != measurement:
+                measurement = sample.measurement
+                key = (measurement, names, ())
+                group = groups.get(key) or groups.setdefault(key, _Group(names, ()))
+            into = group
             try:  # all of them or none; from a list in half the time
-                group.numbers.fromlist(list(sample.fields.values()))  # type: ignore[arg-type]
+                into.numbers.fromlist(list(sample.fields.values()))  # type: ignore[arg-type]
             except (TypeError, OverflowError):
-                group = self._with_text(sample, names)
-            group.times.append(sample.time_ns)
-            group.tags.append(sample.tags)
+                into = self._with_text(sample, names)
+            into.times.append(sample.time_ns)
+            into.tags.append(sample.tags)
             self.samples += 1
             self.values += len(names)
             self.size_bytes += 8 * len(names) + 64
-            if sample.measurement == "event":
+            if measurement == "event":
                 self.events.append(sample)
 
     def _with_text(self, sample: Sample, names: tuple[str, ...]) -> _Group:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import collectors.gpu.nvml as nvml
-from collectors.gpu.metrics import GPU_METRICS
+from collectors.gpu.metrics import GPU_METRICS, RESTLESS
 from collectors.gpu.nvml import Nvml
 from collectors.sample import Batch, Context, Source
 from tests.collectors.contract import NOW_NS, SourceContract
@@ -112,6 +112,14 @@ def test_a_board_that_is_cut_into_instances_is_scored_and_that_is_said_once(
     assert by_gpu(batch)["3"].number("temperature_celsius") == 41.0
     assert len(by_gpu(batch)) == 8
     assert source.collect(NOW_NS + 61 * SECOND).problems == ()
+
+
+def test_what_moves_is_told_before_what_stays(source: Nvml) -> None:
+    """So the rest of a line stands together, and a head knows it by its bytes."""
+    for one in by_gpu(source.collect(NOW_NS)).values():
+        moves = [name in RESTLESS for name in one.fields]
+        assert moves == sorted(moves, reverse=True)
+        assert sum(moves) > 6
 
 
 def test_gpus_carry_index_and_uuid(source: Nvml) -> None:
