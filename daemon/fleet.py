@@ -12,13 +12,14 @@ Three measurements, written by the head:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 import numpy.typing as npt
 
-from collectors.sample import Metric, Sample, Tags, sample
+from collectors.sample import Metric, Sample, Tags, Value, sample
 
 NANOSECONDS = 1_000_000_000
 # No watched number is larger: clocks in hertz are some 1e9.
@@ -87,9 +88,10 @@ class FleetPoints:
         self.watched = tuple(watched)
         self.top = top
         self.stale_ns = int(stale_seconds * NANOSECONDS)
-        self._fields: dict[str, tuple[str, ...]] = {}
+        named: dict[str, tuple[str, ...]] = {}
         for one in self.watched:
-            self._fields[one.measurement] = (*self._fields.get(one.measurement, ()), one.field)
+            named[one.measurement] = (*named.get(one.measurement, ()), one.field)
+        self._fields = {measurement: _Fields(names) for measurement, names in named.items()}
         # For each measurement: part -> (time, values in the order of its watched fields).
         self._newest: dict[str, dict[Tags, tuple[int, tuple[float, ...]]]] = {
             name: {} for name in self._fields
@@ -104,8 +106,7 @@ class FleetPoints:
             newest = self._newest[one.measurement]
             known = newest.get(one.tags)
             if known is None or one.time_ns >= known[0]:
-                values = tuple([_number(one.fields.get(name)) for name in fields])
-                newest[one.tags] = (one.time_ns, values)
+                newest[one.tags] = (one.time_ns, fields.values(one.fields))
 
     def points(self, now_ns: int) -> list[Sample]:
         """The points of this moment. Parts not heard for a while count no more."""
@@ -116,7 +117,7 @@ class FleetPoints:
                 del newest[tags]
             parts = list(newest)
             values = np.array([value for _, value in newest.values()], np.float64)
-            for column, name in enumerate(fields):
+            for column, name in enumerate(fields.names):
                 own = next(
                     w for w in self.watched if (w.measurement, w.field) == (measurement, name)
                 )
@@ -153,6 +154,28 @@ class FleetPoints:
         for count, edge in zip(counts, [*own.steps, math.inf], strict=True):
             fields = {"count": float(count)}
             yield sample("fleet_histogram", now_ns, fields, metric=own.name, below=f"{edge:g}")
+
+
+class _Fields:
+    """The watched fields of one measurement, in order."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
+        # One name alone would give its value and no tuple: asked for twice, cut to one.
+        self._read = itemgetter(*names, names[0])
+        self._all_floats = (float,) * (len(names) + 1)
+
+    def values(self, fields: Mapping[str, Value]) -> tuple[float, ...]:
+        """The values of one reading, NaN for what was not read or may not be summed up."""
+        try:
+            read = self._read(fields)
+        except KeyError:
+            pass
+        else:  # as a rule all are there and sane
+            plain = tuple(map(type, read)) == self._all_floats
+            if plain and max(read) < _ABSURD and min(read) > -_ABSURD:
+                return tuple(read[:-1])
+        return tuple([_number(fields.get(name)) for name in self.names])
 
 
 def _number(value: float | str | None) -> float:

@@ -6,12 +6,15 @@ changed in place, so a reader sees an old or a new one, never half of one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from operator import itemgetter
 from typing import NamedTuple
 
-from collectors.sample import Sample
+from collectors.sample import Sample, Value
 from models.rule_state import stepped_back
+from models.runs import runs_of
 from models.silence import HEAD_SOURCES
 
 # What is kept of a GPU reading. At 80,000 GPUs every further field costs some 2 MB.
@@ -77,21 +80,23 @@ class Latest:
 
     def observe(self, samples: Iterable[Sample], arrival_ns: int) -> None:
         """Takes in samples in order of arrival. Called in the watch's thread alone."""
-        for sample in samples:
-            name = sample.tag("node")
+        for measurement, name, some in runs_of(samples):
             if not name:
                 continue
             node = self.nodes.get(name)
             if node is None:
                 node = self.nodes[name] = NodeNow()
-            if sample.measurement == "gpu":
+            if measurement == "gpu":
                 node.heard_ns = arrival_ns
-                _gpu(node, sample, arrival_ns)
-            elif sample.measurement == "source":
-                _source(node, sample, arrival_ns)
-            elif sample.measurement == "event":
-                _inventory(node, sample)
-            elif sample.measurement not in _HEADS_OWN:
+                for sample in some:
+                    _gpu(node, sample, arrival_ns)
+            elif measurement == "source":
+                for sample in some:
+                    _source(node, sample, arrival_ns)
+            elif measurement == "event":
+                for sample in some:
+                    _inventory(node, sample)
+            elif measurement not in _HEADS_OWN:
                 node.heard_ns = arrival_ns
 
     def keep_only(self, names: Iterable[str]) -> None:
@@ -105,23 +110,44 @@ _HEADS_OWN = frozenset({"slurm_node", "slurm_event", "risk", "decision", "bmc", 
 
 
 def _gpu(node: NodeNow, sample: Sample, arrival_ns: int) -> None:
-    index = _number(sample.tag("gpu"))
+    text = uuid = ""
+    for key, value in sample.tags:
+        if key == "gpu":
+            text = value
+        elif key == "uuid":
+            uuid = value
+    index = _number(text)
     if index is None:
         return
-    read = sample.fields.get
+    time_ns = sample.time_ns
+    step_ns = 0
     before = node.gpus.get(index)
-    if before is None and len(node.gpus) >= _PER_NODE_LIMIT:
+    if before is not None:
+        if before.time_ns > time_ns and _is_older(sample, before.time_ns, arrival_ns):
+            return
+        uuid = uuid or before.uuid
+        step_ns = max(0, time_ns - before.time_ns)
+    elif len(node.gpus) >= _PER_NODE_LIMIT:
         return
-    if before is not None and _is_older(sample, before.time_ns, arrival_ns):
-        return
-    node.gpus[index] = GpuNow(
-        sample.tag("uuid") or (before.uuid if before else ""),
-        sample.time_ns,
-        arrival_ns,
-        max(0, sample.time_ns - before.time_ns) if before is not None else 0,
-        sample.number("lost") == 1.0,
-        tuple([value if isinstance(value := read(name), float) else None for name in GPU_FIELDS]),
-    )
+    lost = sample.number("lost") == 1.0
+    node.gpus[index] = GpuNow(uuid, time_ns, arrival_ns, step_ns, lost, _values(sample.fields))
+
+
+_read_all = itemgetter(*GPU_FIELDS)
+_ALL_FLOATS = (float,) * len(GPU_FIELDS)
+
+
+def _values(fields: Mapping[str, Value]) -> tuple[float | None, ...]:
+    """The GPU_FIELDS of one reading, None for what was not read or is no number."""
+    try:
+        values: tuple[float, ...] = _read_all(fields)
+    except KeyError:
+        pass
+    else:
+        if tuple(map(type, values)) == _ALL_FLOATS:  # as a rule
+            return values
+    read = fields.get
+    return tuple([value if isinstance(value := read(name), float) else None for name in GPU_FIELDS])
 
 
 def _source(node: NodeNow, sample: Sample, arrival_ns: int) -> None:
@@ -163,6 +189,7 @@ def _inventory(node: NodeNow, sample: Sample) -> None:
         node.models[number] = model.strip()
 
 
+@lru_cache(maxsize=1024)
 def _number(text: str) -> int | None:
     """A GPU's number; None for what is none (also for digits that int() does not read)."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from collectors.sample import Sample, clip, sample
 from daemon.policy.candidates import ahead, combined, node_risks
 from daemon.policy.decisions import Decision
+from daemon.policy.newest import of_newest
 from models.horizons import label
 from models.voices import Entity, Risk
 from models.watch import Judgement
@@ -41,11 +42,37 @@ def head_reading(reading: Sample) -> Sample:
     return sample(reading.measurement, reading.time_ns, reading.fields, **tags)
 
 
-def risks_by_node(risks: Iterable[Risk]) -> dict[str, dict[str, Risk]]:
+@of_newest
+def risks_by_node(risks: Iterable[Risk]) -> Mapping[str, Mapping[str, Risk]]:
     """The highest risk of each device of each node; the whole node's under ""."""
-    found: dict[str, dict[str, Risk]] = {}
-    for (node, _), held in node_risks(risks).items():
-        devices = found.setdefault(node, {})
+    return _RisksByNode(risks)
+
+
+class _RisksByNode(Mapping[str, Mapping[str, Risk]]):
+    """Worked out node by node when somebody looks: mostly nobody does before the next scores."""
+
+    def __init__(self, risks: Iterable[Risk]) -> None:
+        self._held: dict[str, list[Sequence[Risk]]] = {}
+        for (node, _), held in node_risks(risks).items():
+            self._held.setdefault(node, []).append(held)
+        self._found: dict[str, Mapping[str, Risk]] = {}
+
+    def __getitem__(self, node: str) -> Mapping[str, Risk]:
+        found = self._found.get(node)
+        if found is None:
+            found = self._found[node] = _by_device(node, self._held[node])
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._held)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+
+def _by_device(node: str, of_models: Iterable[Sequence[Risk]]) -> dict[str, Risk]:
+    devices: dict[str, Risk] = {}
+    for held in of_models:
         whole = replace(
             held[0],
             entity=Entity("node", node),
@@ -58,7 +85,7 @@ def risks_by_node(risks: Iterable[Risk]) -> dict[str, dict[str, Risk]]:
                 known = devices.get(device)
                 if known is None or risk.probability > known.probability:
                     devices[device] = risk
-    return found
+    return devices
 
 
 def decision_samples(decisions: Sequence[Decision]) -> list[Sample]:

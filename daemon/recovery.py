@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import structlog
@@ -82,14 +82,13 @@ def save(directory: Path, watch: Watch, now_ns: int, shown_id: int | None = None
     read again is then longer, and nothing else.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    features = watch.features.dump()
+    _write(directory / FEATURES_FILE, watch.features.write)
     told = {"format": 1, "time_ns": now_ns, "shown_id": shown_id, "watch": watch.dump()}
-    _write(directory / FEATURES_FILE, features)
     try:
         words = to_json(told)  # some megabytes each minute: in a tenth of the time
     except ValueError:  # half a character, in a text that was no UTF-8
         words = json.dumps(told).encode()
-    _write(directory / WATCH_FILE, words)
+    _write(directory / WATCH_FILE, lambda file: file.write(words))
 
 
 def restore(
@@ -225,10 +224,10 @@ def _some_rows(measurement: str, table: Any) -> Iterator[Sample]:
         yield Sample(measurement, kept, values, time_ns)
 
 
-def _write(path: Path, content: bytes) -> None:
+def _write(path: Path, write: Callable[[BinaryIO], object]) -> None:
     fresh = path.with_name(path.name + ".new")
     with fresh.open("wb") as file:
-        file.write(content)
+        write(file)
         file.flush()
         os.fsync(file.fileno())
     fresh.replace(path)

@@ -20,6 +20,7 @@ from models.rules_chassis import ChassisThresholds, is_bad, part_of
 
 SECOND_NS = 1_000_000_000
 SENSORS_LIMIT = 64
+FACILITY_MEASUREMENTS = frozenset({"source", "bmc"})
 
 _INLET = re.compile(r"(?i)inlet|intake|ambient|front ?panel|air.?in\b")
 _OUTLET = re.compile(r"(?i)exhaust|outlet|rear|air.?out\b")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from models.rule_state import SECOND_NS, GpuSource, Node
@@ -35,14 +36,16 @@ def count_gpus(node: Node, now_ns: int, thresholds: Thresholds) -> Count | None:
     the tool), and where MIG is on (Slurm then counts instances, NVML counts boards).
     """
     newest, names = _counting_source(node, now_ns, thresholds)
-    if newest is None or any(gpu.mig for gpu in node.gpus.values()):
+    if newest is None:
         return None
     # Told from the end of the source's last whole cycle, not from the newest GPU: after a step of
     # the clock the first GPUs of a cycle are far ahead of the others, and none is missing.
     time_ns = newest.time_ns
-    seen, full_ns = 0, newest.since_ns
+    seen, full_ns, least_ns = 0, newest.since_ns, newest.interval_ns
     for gpu in node.gpus.values():
-        pace_ns = max(gpu.interval_ns, newest.interval_ns)
+        if gpu.mig:
+            return None
+        pace_ns = max(gpu.interval_ns, least_ns)
         if gpu.time_ns and time_ns - gpu.time_ns <= _SLACK_NS + pace_ns * 8 // 5:
             seen += 1
         else:
@@ -59,7 +62,7 @@ def _counting_source(
 
     Telemetry of old may have no ``source`` readings: then the GPU readings speak.
     """
-    sources = dict(node.sources)
+    sources: Mapping[str, GpuSource] = node.sources
     if not sources and node.gpus:
         interval_ns = max(gpu.interval_ns for gpu in node.gpus.values())
         time_ns = max(gpu.time_ns for gpu in node.gpus.values())

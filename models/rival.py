@@ -114,15 +114,14 @@ class Rival:
                 self._gpu_risk(gpus, row, outlook)
                 for row, outlook in zip(told.tolist(), outlooks, strict=True)
             ]
-        base = self._scaled(BASE_NODE)
-        ahead = self.outlook(own)
-        for row, (node, p) in enumerate(zip(names, own.tolist(), strict=True)):
-            factor = float(history[row]) / base
-            signals = _history_signals(float(episodes[row]), float(since[row]), factor)
+        base, horizon_seconds, name = self._scaled(BASE_NODE), self.horizon_seconds, self.name
+        columns = (one.tolist() for one in (own, history, episodes, since))
+        for node, p, chance, count, days, outlook in zip(
+            names, *columns, self.outlook(own), strict=True
+        ):
+            signals = _history_signals(count, days, chance / base)
             entity = Entity("node", node)
-            risks.append(
-                Risk(entity, p, self.horizon_seconds, self.name, "history", signals, ahead[row])
-            )
+            risks.append(Risk(entity, p, horizon_seconds, name, "history", signals, outlook))
         return risks
 
     def _total(self, history: Floats, gpus: _Gpus | None) -> Floats:

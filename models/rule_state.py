@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 from collectors.sample import Value
@@ -112,7 +113,7 @@ class Gpu:
         for bit, name in _VANISHING_BITS:
             if name in fields:
                 present |= bit
-        gauges = tuple([_number(fields.get(name)) for name in GAUGES])
+        gauges = _gauges(fields)
         before, self.gauges = self.gauges, gauges
         if self.had.bit_count() < 2 or present & self.had:
             self.had |= present
@@ -169,6 +170,22 @@ def grown(
     if fell_from is not None and total >= fell_from:
         before = fell_from
     return total - before, None
+
+
+_read_gauges = itemgetter(*GAUGES)
+_ALL_FLOATS = (float,) * len(GAUGES)
+
+
+def _gauges(fields: Mapping[str, Value]) -> tuple[float | None, ...]:
+    """The GAUGES of one reading, None for what was not read or is no number."""
+    try:
+        values: tuple[float, ...] = _read_gauges(fields)
+    except KeyError:
+        pass
+    else:
+        if tuple(map(type, values)) == _ALL_FLOATS:  # as a rule, and read in one go
+            return values
+    return tuple([_number(fields.get(name)) for name in GAUGES])
 
 
 def _number(value: Value | None) -> float | None:

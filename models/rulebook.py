@@ -378,19 +378,18 @@ GPU_STATE_RULES = (
     "ecc_sram_threshold",
 )
 
-_TELLING = (
-    "lost",
-    "recovery_action",
-    "row_remap_failed",
-    "row_remap_pending",
-    "retired_pages_pending",
-    "ecc_sram_threshold_exceeded",
-)
-
 
 def may_tell(fields: Mapping[str, Value]) -> bool:
     """Whether a GPU_STATES rule may find something: all fields that they read are 0 otherwise."""
-    return any(map(fields.get, _TELLING))
+    read = fields.get  # one after the other: half the time of a loop, for each reading
+    return bool(
+        read("lost")
+        or read("recovery_action")
+        or read("row_remap_failed")
+        or read("row_remap_pending")
+        or read("retired_pages_pending")
+        or read("ecc_sram_threshold_exceeded")
+    )
 
 
 def event_finding(sample: Sample) -> Finding | None:

@@ -29,6 +29,7 @@ from models.rulebook import RULES, Finding, Thresholds
 from models.rules_chassis import ChassisRules
 from models.rules_links import LINK_INVENTORY, LINK_MEASUREMENTS, LinkRules
 from models.rules_states import States
+from models.runs import Run
 from models.silence import HEAD_SOURCES
 from models.voices import Entity, Fact, Remedy
 
@@ -81,6 +82,23 @@ class Rules:
             self._states.pcie(name, node, sample)
         else:
             self._states.disk(name, node, sample)
+
+    def observe_run(self, run: Run, arrival_ns: int) -> None:
+        """:meth:`observe` of each sample of a run; GPUs, of which there are most, together."""
+        if run.measurement != "gpu" or not run.node:
+            for sample in run.samples:
+                self.observe(sample, arrival_ns)
+            return
+        node = self._nodes.get(run.node)
+        if node is None:
+            node = self._nodes[run.node] = Node()
+        heard_ns = None
+        for sample in run.samples:
+            if sample.time_ns != heard_ns:  # the same moment again would change nothing
+                heard_ns = sample.time_ns
+                node.set_back(heard_ns, arrival_ns)
+                node.heard(heard_ns, arrival_ns)
+            self._states.gpu(run.node, node, sample)
 
     def clear(self, node: str, at_ns: int) -> None:
         """The node came back into service at ``at_ns``: facts with onset <= ``at_ns`` are spent.

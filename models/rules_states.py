@@ -6,7 +6,9 @@ nothing; one that is older than what is known is left out.
 
 from __future__ import annotations
 
-from collectors.sample import Sample
+from collections.abc import Mapping
+
+from collectors.sample import Sample, Value
 from models import rulebook
 from models.gpu_count import GPU_SOURCES, count_gpus
 from models.rule_latch import KEYS_LIMIT, latch, reboot, trim
@@ -70,11 +72,15 @@ class States:
 
     def gpu(self, name: str, node: Node, sample: Sample) -> None:
         """A reading of one GPU."""
-        index = sample.tag("gpu")
+        index = uuid = ""
+        for key, value in sample.tags:
+            if key == "gpu":
+                index = value
+            elif key == "uuid":
+                uuid = value
         if not index:
             return
         gpu = node.gpus.get(index)
-        uuid = sample.tag("uuid")
         if gpu is None or (uuid and gpu.uuid and uuid != gpu.uuid):
             gpu = node.gpus[index] = Gpu(uuid=uuid)
             trim(node.gpus)
@@ -86,34 +92,43 @@ class States:
         gpu.uuid = uuid or gpu.uuid
         if "mig_enabled" in fields:
             gpu.mig = fields["mig_enabled"] == 1.0
+        self._gpu_states(name, node, gpu, index, fields)
+        if node.active and "temperature_celsius" in fields and fields.get("lost") != 1.0:
+            recovered = fields.get("recovery_action") == 0.0
+            self._read_again(node, Entity("gpu", name, f"gpu{index}"), sample.time_ns, recovered)
+
+    def _gpu_states(
+        self, name: str, node: Node, gpu: Gpu, index: str, fields: Mapping[str, Value]
+    ) -> None:
+        """The states that the newest reading of a GPU tells of."""
         # Of a node that is well nothing is to be looked up: that is nearly every reading.
         if node.active or rulebook.may_tell(fields):
             for rule, state in _GPU_STATES:
                 self._gpu_state(name, node, gpu, index, rule, state(fields))
-        answer: Answer
         if "pcie_link_generation_max" in fields:  # once in many readings
-            answer = rulebook.pcie_speed(fields)
+            answer: Answer = rulebook.pcie_speed(fields)
             if answer or node.critical or node.active:  # else there is nothing to take back
                 answer = self._in_a_row(node, f"pcie_speed {index}", answer)
                 self._gpu_state(name, node, gpu, index, "pcie_speed", answer, 0, _PCIE_INTERVAL_NS)
-        frozen = gpu.look_frozen(fields, sample.time_ns, self.thresholds)
+        frozen = gpu.look_frozen(fields, gpu.time_ns, self.thresholds)
         if frozen is not None:
             answer = False
             if gpu.gone:
                 answer = self._vanished(node, gpu, frozen)
                 _reword(node, ("gpu_vanished", _CODES["gpu_vanished"], f"gpu{index}"), answer)
-            onset_ns = gpu.frozen_since_ns or sample.time_ns
+            onset_ns = gpu.frozen_since_ns or gpu.time_ns
             self._gpu_state(name, node, gpu, index, "gpu_vanished", answer, onset_ns)
         total = fields.get("ecc_uncorrected_total")
         # A count that stands where it stood, with none of the last day, says nothing new.
-        new = bool(node.active or gpu.ecc_steps or total != gpu.ecc_total)
-        if new and isinstance(total, float):
-            day_count, newest_ns = gpu.ecc_day(total, sample.time_ns)
+        if node.active or gpu.ecc_steps or total != gpu.ecc_total:
+            self._ecc(name, node, gpu, index, total)
+
+    def _ecc(self, name: str, node: Node, gpu: Gpu, index: str, total: Value | None) -> None:
+        """The uncorrectable errors of a GPU within a day, by its own count."""
+        if isinstance(total, float):
+            day_count, newest_ns = gpu.ecc_day(total, gpu.time_ns)
             answer = rulebook.ecc_count(day_count, self.thresholds)
             self._gpu_state(name, node, gpu, index, "ecc_uncorrected", answer, newest_ns)
-        if node.active and "temperature_celsius" in fields and fields.get("lost") != 1.0:
-            recovered = fields.get("recovery_action") == 0.0
-            self._read_again(node, Entity("gpu", name, f"gpu{index}"), sample.time_ns, recovered)
 
     def _gpu_state(
         self,

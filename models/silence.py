@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from collectors.sample import Sample
 from models.rule_state import stepped_back
+from models.runs import Run
 from models.voices import Silence
 
 SECOND_NS = 1_000_000_000
@@ -108,6 +109,16 @@ class SilenceTracker:
             if not any(map(_tells_itself, node.sources)):
                 # Foreign senders write no ``source`` readings: what comes speaks for itself.
                 self._source(node, _PLAIN + sample.measurement, sample, arrival_ns)
+
+    def observe_run(self, run: Run, arrival_ns: int) -> None:
+        """:meth:`observe` of each sample of a run, where one tells as much as all of them."""
+        node = self._nodes.get(run.node)
+        own = node is not None and run.measurement in _NODE_MEASUREMENTS
+        if node is not None and own and any(map(_tells_itself, node.sources)):
+            node.heard_ns = max(node.heard_ns, arrival_ns)
+            return
+        for sample in run.samples:
+            self.observe(sample, arrival_ns)
 
     def _source(self, node: _Node, name: str, sample: Sample, arrival_ns: int) -> None:
         if not _from_head(name):

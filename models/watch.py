@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from collectors.sample import Sample
-from models.facility import Facility, GroupEvent
+from models.facility import FACILITY_MEASUREMENTS, Facility, GroupEvent
 from models.features import FeatureEngine, FeatureFrame
 from models.heat import NEEDS as HEAT_NEEDS
 from models.heat import Heat
 from models.risk import RiskModel
 from models.rules import RULE_MEASUREMENTS, Rules
 from models.rules_links import LINK_MEASUREMENTS
+from models.runs import runs_of
 from models.silence import SilenceTracker
 from models.voices import Fact, Risk, Silence
 
@@ -83,11 +84,14 @@ class Watch:
 
     def ingest(self, samples: Sequence[Sample], arrival_ns: int) -> None:
         """Takes in what one write brought. ``arrival_ns`` is the head's own time."""
-        for sample in samples:
-            self.silence.observe(sample, arrival_ns)
-            self.rules.observe(sample, arrival_ns)
-            self.facility.observe(sample, arrival_ns)
-            for model in self.models:
+        for run in runs_of(samples):
+            self.silence.observe_run(run, arrival_ns)
+            self.rules.observe_run(run, arrival_ns)
+            if run.measurement in FACILITY_MEASUREMENTS:
+                for sample in run.samples:
+                    self.facility.observe(sample, arrival_ns)
+        for model in self.models:
+            for sample in samples:
                 model.observe(sample, arrival_ns)
         self.features.observe(samples, arrival_ns)
 

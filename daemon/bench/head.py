@@ -3,7 +3,8 @@
 A second process sends what agents would: for each node and period one gzipped body with 8 GPUs,
 the host and two ``source`` readings. What is measured is the head's process alone: event loop
 (HTTP, decoding, admission), commit thread (pack, compress, sync), watch thread (rules, silence,
-features, newest readings) and judgement, each by the processor clock of its thread.
+features, newest readings), judgement and checkpoint, each by the processor clock of its thread.
+The checkpoint is written when it is asked for, so that it falls into no other part's time.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import contextlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,6 +35,7 @@ from daemon.slurm.simulated import SimulatedSlurm
 
 _OTHERS = "other threads"
 JUDGE_SECONDS = HeadSection().judge_seconds
+CHECKPOINT_SECONDS = HeadSection().checkpoint_seconds
 
 
 @dataclass(slots=True)
@@ -41,6 +43,7 @@ class _Outcome:
     cpu: Counter[str] = field(default_factory=Counter)
     scored_cpu_seconds: list[float] = field(default_factory=list)
     plain_cpu_seconds: list[float] = field(default_factory=list)
+    checkpoint_cpu_seconds: list[float] = field(default_factory=list)
     judge_wall_seconds: list[float] = field(default_factory=list)
     answers: list[float] = field(default_factory=list)
     wall_seconds: float = 0.0
@@ -63,9 +66,11 @@ def bench_head(
     # Of the judgements, one in so many scores.
     among = max(1.0, SCORE_SECONDS / JUDGE_SECONDS)
     judged = (scored + (among - 1) * plain) / among
+    kept = sum(outcome.checkpoint_cpu_seconds) / steps
     yield Figure("head: one judgement with scores, CPU", scored, "s")
     yield Figure("head: one judgement between, CPU", plain, "s")
     yield Figure("head: one judgement with scores", max(outcome.judge_wall_seconds), "s", "1")
+    yield Figure("head: one checkpoint, CPU", kept, "s")
     yield Figure(
         f"head: {nodes} nodes every {period_seconds:g} s, readings alone",
         whole * paced,
@@ -73,7 +78,7 @@ def bench_head(
     )
     yield Figure(
         f"head: {nodes} nodes every {period_seconds:g} s, judged every {JUDGE_SECONDS:g} s",
-        whole * paced + judged * 100 / JUDGE_SECONDS,
+        whole * paced + judged * 100 / JUDGE_SECONDS + kept * 100 / CHECKPOINT_SECONDS,
         "% of a core",
         "50 for 10,000 nodes",
     )
@@ -90,6 +95,7 @@ def _head(directory: Path, nodes: int) -> Head:
                 "state_dir": directory,
                 "socket": directory / "socket",
                 "judge_seconds": 300.0,
+                "checkpoint_seconds": 3600.0,
             },
             "store": {"directory": directory / "store", "reserve_bytes": 0},
             "gateway": {"lines_per_second_limit": 1e9, "burst_lines_limit": 10_000_000},
@@ -134,9 +140,10 @@ async def _serve(directory: Path, nodes: int, steps: int) -> _Outcome:
             outcome.samples = gateway.counts.samples
             head.watch.forget_scores()
             wall = time.perf_counter()
-            outcome.scored_cpu_seconds.append(await _judged(head))
+            outcome.scored_cpu_seconds.append(await _spent(head.judge()))
             outcome.judge_wall_seconds.append(time.perf_counter() - wall)
-            outcome.plain_cpu_seconds.append(await _judged(head))
+            outcome.plain_cpu_seconds.append(await _spent(head.judge()))
+            outcome.checkpoint_cpu_seconds.append(await _spent(head.checkpoint()))
         outcome.resident_mebibytes = resident_mebibytes()
     finally:
         senders.close()
@@ -145,10 +152,10 @@ async def _serve(directory: Path, nodes: int, steps: int) -> _Outcome:
     return outcome
 
 
-async def _judged(head: Head) -> float:
-    """Processor seconds of one judgement, all threads together."""
+async def _spent(work: Awaitable[None]) -> float:
+    """Processor seconds of ``work``, all threads together."""
     cpu = time.process_time()
-    await head.judge()
+    await work
     return time.process_time() - cpu
 
 

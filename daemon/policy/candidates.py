@@ -9,6 +9,7 @@ from typing import Any
 
 from daemon.policy.cases import LedgerView
 from daemon.policy.decisions import decision_id
+from daemon.policy.newest import of_newest
 from daemon.slurm.adapter import plain_text
 from models.horizons import by_label
 from models.voices import Fact, Outlook, Remedy, Risk
@@ -89,13 +90,29 @@ def of_facts(facts: Iterable[Fact], risks: Mapping[str, float]) -> list[Candidat
     return found
 
 
-def node_risks(risks: Iterable[Risk]) -> dict[tuple[str, str], list[Risk]]:
+@of_newest
+def node_risks(risks: Iterable[Risk]) -> Mapping[tuple[str, str], Sequence[Risk]]:
     """The risks of each (node, model), the highest first. Entities of one model only combine."""
     found: dict[tuple[str, str], list[Risk]] = {}
     for risk in risks:
         found.setdefault((risk.entity.node, risk.model), []).append(risk)
     for held in found.values():
         held.sort(key=lambda risk: (-risk.probability, risk.entity))
+    return found
+
+
+@of_newest
+def model_chances(risks: Iterable[Risk]) -> Mapping[tuple[str, str], float]:
+    """The node's probability by each (node, model)."""
+    return {key: combined(held) for key, held in node_risks(risks).items()}
+
+
+@of_newest
+def node_chances(risks: Iterable[Risk]) -> Mapping[str, float]:
+    """The highest of these of each node that has any."""
+    found: dict[str, float] = {}
+    for (node, _), probability in model_chances(risks).items():
+        found[node] = max(found.get(node, 0.0), probability)
     return found
 
 
@@ -119,17 +136,14 @@ def ahead(risks: Sequence[Risk]) -> Outlook:
 
 
 def of_risks(
-    grouped: Mapping[tuple[str, str], list[Risk]],
-    threshold: float,
-    ledger: LedgerView,
-    now_ns: int,
+    told: Iterable[Risk], threshold: float, ledger: LedgerView, now_ns: int
 ) -> list[Candidate]:
     """One candidate a node and model whose combined probability reaches ``threshold``."""
     found = []
-    for (node, model), risks in grouped.items():
-        probability = combined(risks)
+    for (node, model), probability in model_chances(told).items():
         if probability < threshold:
             continue
+        risks = node_risks(told)[node, model]
         top = risks[0]
         rule = f"risk:{model}"
         onset_ns = ledger.onsets.get((node, rule, top.entity.device), now_ns)

@@ -16,8 +16,7 @@ from daemon.drains.escalation import Escalation, escalate, first_step, repeats_o
 from daemon.policy.candidates import (
     OUR_WORDS,
     Candidate,
-    combined,
-    node_risks,
+    node_chances,
     of_facts,
     of_risks,
     reason_of,
@@ -113,7 +112,7 @@ def breaker_reason(wanted: int, limits: Limits, ledger: LedgerView, now_ns: int)
 
 def _weighed(
     situation: Situation, limits: Limits, ledger: LedgerView, mode: Mode, now_ns: int
-) -> tuple[Scene, list[Candidate], list[Candidate], dict[str, float]]:
+) -> tuple[Scene, list[Candidate], list[Candidate], Mapping[str, float]]:
     """The scene, drains (one a node, gravest first), alerts, the highest risk of each node."""
     wanted, alerts, chances = _candidates(situation, limits, ledger, now_ns)
     everything = [one for own in wanted.values() for one in own]
@@ -143,15 +142,12 @@ def _weighed(
 
 def _candidates(
     situation: Situation, limits: Limits, ledger: LedgerView, now_ns: int
-) -> tuple[dict[str, list[Candidate]], list[Candidate], dict[str, float]]:
+) -> tuple[dict[str, list[Candidate]], list[Candidate], Mapping[str, float]]:
     """What wants each node drained (gravest first), alerts, and the highest risk of each node."""
-    grouped = node_risks(situation.risks)
-    chances: dict[str, float] = {}
-    for (node, _), risks in grouped.items():
-        chances[node] = max(chances.get(node, 0.0), combined(risks))
+    chances = node_chances(situation.risks)
     facts = of_facts(situation.facts, chances)
     wanted = [one for one in facts if one.remedy is Remedy.DRAIN]
-    wanted.extend(of_risks(grouped, limits.risk_threshold, ledger, now_ns))
+    wanted.extend(of_risks(situation.risks, limits.risk_threshold, ledger, now_ns))
     by_node: dict[str, list[Candidate]] = {}
     for one in sorted(wanted, key=lambda one: (*one.order, one.id)):
         by_node.setdefault(one.node, []).append(one)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from daemon.drains.soft import Wish
-from daemon.policy.candidates import Candidate, combined, node_risks, of_risks
+from daemon.policy.candidates import Candidate, node_chances, of_risks
 from daemon.policy.cases import LedgerView
 from daemon.policy.decide import Situation, scene_of
 from daemon.policy.decisions import Guard, Mode
@@ -47,8 +47,7 @@ def wishes(
     """
     if limits.soft.step == "none":
         return []
-    grouped = node_risks(situation.risks)
-    likely = of_risks(grouped, limits.soft.threshold, ledger, now_ns)
+    likely = of_risks(situation.risks, limits.soft.threshold, ledger, now_ns)
     scene = scene_of(situation, limits, ledger, mode, now_ns, ())
     reserves = limits.soft.step == "reservation"
     asked = _ASKED | _CAPS if reserves else _ASKED
@@ -100,7 +99,4 @@ def _only_named(node: str) -> Candidate:
 
 def chances(situation: Situation) -> Mapping[str, float]:
     """The highest risk of each node that has one."""
-    found: dict[str, float] = {}
-    for (node, _), risks in node_risks(situation.risks).items():
-        found[node] = max(found.get(node, 0.0), combined(risks))
-    return found
+    return node_chances(situation.risks)

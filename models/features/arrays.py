@@ -12,6 +12,9 @@ Floats = NDArray[np.floating[Any]]
 Times = NDArray[np.int64]
 Rows = NDArray[np.int64]
 
+Columns = list[int] | slice  # which gauges or counters of a family
+ALL = slice(None)
+
 NEVER_NS = -(2**62)  # "never seen": far before any time, and safe to subtract from one
 
 
@@ -59,12 +62,12 @@ class Arrays:
                 to, above = (np.reshape(one, tail) for one in (to_ns, above_ns))
                 array[rows] = np.where(moments > above, to, moments)
 
-    def dump(self, rows: int) -> dict[str, Array]:
-        """Copies of the first ``rows`` rows of every array."""
-        return {name: array[:rows].copy() for name, array in self.arrays.items()}
+    def first(self, rows: int) -> dict[str, Array]:
+        """The first ``rows`` rows of every array: no copies, they change with the next reading."""
+        return {name: array[:rows] for name, array in self.arrays.items()}
 
     def load(self, saved: dict[str, Array], rows: int) -> None:
-        """Takes back what :meth:`dump` gave. Raises ValueError when the shapes differ."""
+        """Takes back what :meth:`first` gave. Raises ValueError when the shapes differ."""
         if set(saved) != set(self.arrays):
             raise ValueError("the checkpoint keeps other statistics than this version")
         self.reserve(rows)

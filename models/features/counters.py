@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from models.features.arrays import NEVER_NS, Arrays, Floats, Rows, Times
+from models.features.arrays import ALL, NEVER_NS, Arrays, Columns, Floats, Rows, Times
 from models.features.spec import COUNTER_HORIZONS, DAY, Counter
 
 NAMES = tuple(COUNTER_HORIZONS)
@@ -72,22 +72,24 @@ class Counters:
             changed = (np.abs(step) > CHANGE_TOLERANCE) * 1.0
         return np.where(self.changes, changed, rise)
 
-    def features(self, rows: int, now_ns: int) -> Iterator[tuple[str, Floats]]:
+    def features(
+        self, rows: int, now_ns: int, columns: Columns = ALL
+    ) -> Iterator[tuple[str, Floats]]:
         """(suffix, [rows, counters]) for each statistic at ``now_ns``."""
-        arrays, prefix = self.arrays, self.prefix
-        never = arrays[f"{prefix}.seen_ns"][:rows] == NEVER_NS
-        risen = arrays[f"{prefix}.risen_ns"][:rows]
+        arrays, prefix, changes = self.arrays, self.prefix, self.changes[columns]
+        never = arrays[f"{prefix}.seen_ns"][:rows, columns] == NEVER_NS
+        risen = arrays[f"{prefix}.risen_ns"][:rows, columns]
         flat = risen == NEVER_NS
         age = np.where(flat, 0.0, np.maximum(now_ns - risen, 0) / 1e9)
-        recent = arrays[f"{prefix}.recent"][:rows] * np.exp(-age[:, :, None] / HORIZONS)
+        recent = arrays[f"{prefix}.recent"][:rows, columns] * np.exp(-age[:, :, None] / HORIZONS)
         for index, name in enumerate(NAMES):
             yield f"count_{name}", np.where(never, np.nan, recent[:, :, index])
-        yield "count_ever", np.where(never, np.nan, arrays[f"{prefix}.total"][:rows])
-        level = np.where(self.changes, np.nan, arrays[f"{prefix}.last"][:rows])
-        yield "total", level
+        yield "count_ever", np.where(never, np.nan, arrays[f"{prefix}.total"][:rows, columns])
+        last = arrays[f"{prefix}.last"][:rows, columns]
+        yield "total", np.where(changes, np.nan, last)
         yield "days_since", np.where(flat, np.nan, age / DAY)
         # A value that is a moment (boot time, in seconds) has an age.
-        moment = np.where(self.changes, arrays[f"{prefix}.last"][:rows], np.nan)
+        moment = np.where(changes, last, np.nan)
         yield "age_days", np.maximum(now_ns / 1e9 - moment, 0.0) / DAY
 
 

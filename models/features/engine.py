@@ -9,9 +9,11 @@ clock was set back (models/features/setback.py).
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Collection, Mapping, Sequence
-from itertools import chain, repeat
+from itertools import repeat
+from typing import BinaryIO
 
 import numpy as np
 
@@ -21,6 +23,7 @@ from models.features.arrays import Floats, Rows, Times
 from models.features.catalogue import CATALOGUE
 from models.features.frame import FeatureFrame, KindFrame
 from models.features.heard import HeardEvents
+from models.features.matrix import matrix
 from models.features.registry import features
 from models.features.setback import AHEAD_NS, set_right
 from models.features.spec import DAY
@@ -66,13 +69,19 @@ class FeatureEngine:
     def observe(self, samples: Sequence[Sample], arrival_ns: int) -> None:
         """Takes readings and events of any measurement; what is not ours is passed over."""
         sorted_out: dict[str, list[Sample]] = {}
+        last, held = "", []
+        streams: list[tuple[EntityTable, StreamState]] | None = None
         for one in samples:
             name = one.measurement
-            if name in self._streams:
-                for table, state in self._streams[name]:
-                    if one.tags not in state.row_of:
-                        table.resolve(state, one.tags, self.flush)
-                sorted_out.setdefault(name, []).append(one)
+            if name != last:
+                last, streams = name, self._streams.get(name)
+                held = [] if streams is None else sorted_out.setdefault(name, [])
+            if streams is not None:
+                tags = one.tags
+                for table, state in streams:
+                    if tags not in state.row_of:
+                        table.resolve(state, tags, self.flush)
+                held.append(one)
             elif name == "event":
                 self._event(one)
             elif name == "slurm_event":
@@ -110,12 +119,17 @@ class FeatureEngine:
         queue, self._queue, self._queued = self._queue, {}, 0
         for name, batches in queue.items():
             samples = [one for batch, _ in batches for one in batch]
-            arrivals = np.array([at for batch, at in batches for _ in repeat(0, len(batch))])
+            arrivals = np.repeat(
+                np.array([at for _, at in batches], np.int64), [len(batch) for batch, _ in batches]
+            )
             times = np.array([one.time_ns for one in samples], np.int64)
+            tags = [one.tags for one in samples]
+            fields = [one.fields for one in samples]
             for table, state in self._streams[name]:
-                rows = np.array([state.row_of.get(one.tags, -1) for one in samples], np.int64)
+                found = map(state.row_of.get, tags, repeat(-1))
+                rows = np.fromiter(found, np.int64, len(tags))
                 set_right(table, state, rows, times, arrivals)
-                self._update(table, state, rows, times, arrivals, matrix(samples, state.fields))
+                self._update(table, state, rows, times, arrivals, matrix(fields, state.fields))
 
     def nothing_later(self, now_ns: int) -> None:
         """It is ``now_ns`` on the head's clock. Where that was set back, or was ahead before this
@@ -264,16 +278,17 @@ class FeatureEngine:
         spec = table.spec
         columns = dict(own[spec.kind])
         node_names = list(table.nodes)
-        if spec.inherit:
+        inherited = [one for one in spec.inherit if f"node.{one}" in names]
+        if inherited:
             rows_of = self.tables["node"].rows
             rows = np.array([rows_of.get(Entity("node", name), -1) for name in node_names])
-            for name in (one for one in spec.inherit if f"node.{one}" in names):
+            for name in inherited:
                 columns[f"node.{name}"] = _looked_up(own["node"][name], rows)[table.node_rows]
         for kind in spec.gather:
             columns |= self._gathered(table, kind, own.get(kind, {}), names)
         for kind in spec.stand_out:
             columns |= self._stood_out(table, kind, own.get(kind, {}), names)
-        alive = np.flatnonzero(now_ns - table.heard_ns() <= STALE_NS)
+        alive = table.heard_since(now_ns - STALE_NS)
         whole = len(alive) == len(table)
         # Column by column in memory: written so, and binned so by the models.
         values = np.empty((len(alive), len(names)), np.float32, order="F")
@@ -335,15 +350,20 @@ class FeatureEngine:
 
     def dump(self) -> bytes:
         """The whole state, exactly; see models/features/checkpoint.py for the format."""
+        file = io.BytesIO()
+        self.write(file)
+        return file.getvalue()
+
+    def write(self, file: BinaryIO) -> None:
+        """Writes what :meth:`dump` gives to ``file``, without a second copy in memory."""
         self.flush()
-        known = [[list(map(list, tags)), time_ns] for tags, time_ns in self._heard]
         extra = {
-            "gpu_at": [[node, pci, device] for (node, pci), device in self.gpu_at.items()],
-            "known_events": known,
+            "gpu_at": [(node, pci, device) for (node, pci), device in self.gpu_at.items()],
+            "known_events": list(self._heard),
             "late_readings": self.late_readings,
             "repeated_events": self.repeated_events,
         }
-        return checkpoint.dump(self.tables, extra)
+        checkpoint.write(self.tables, extra, file)
 
     def load(self, saved: bytes) -> None:
         """Takes back what :meth:`dump` gave. Raises ValueError when it does not fit."""
@@ -444,47 +464,6 @@ def slurm_failure(one: Sample) -> tuple[str, str] | None:
         if not after & {"DOWN", "DRAIN", "FAIL"}:
             return "slurm_resume", "RESUME"
     return None
-
-
-def matrix(samples: Sequence[Sample], names: Sequence[str]) -> Floats:
-    """[sample, name] as float64, NaN where a field is missing or no number.
-
-    Samples with the same fields in the same order (nearly all) are read in one go.
-    """
-    x = np.full((len(samples), len(names)), np.nan)
-    groups: dict[tuple[str, ...], list[int]] = {}
-    for place, one in enumerate(samples):
-        groups.setdefault(tuple(one.fields), []).append(place)
-    for there, places in groups.items():
-        wanted = [index for index, name in enumerate(names) if name in there]
-        if not wanted:
-            continue
-        rows = [samples[place] for place in places]
-        values = chain.from_iterable([one.fields.values() for one in rows])
-        try:
-            read = np.fromiter(values, np.float64, len(rows) * len(there))
-        except (TypeError, ValueError):  # text among them
-            for index in wanted:
-                x[places, index] = _numbers(rows, names[index])
-            continue
-        own = [there.index(names[index]) for index in wanted]
-        block = read.reshape(len(rows), len(there))[:, own]
-        if len(groups) == 1:
-            x[:, wanted] = block
-        else:
-            x[np.ix_(places, wanted)] = block
-    return x
-
-
-def _numbers(samples: Sequence[Sample], name: str) -> Floats:
-    """One field of all samples as float64, NaN where it is missing or no number."""
-    values = [one.fields.get(name) for one in samples]
-    try:
-        return np.array(values, np.float64)  # None becomes NaN
-    except (TypeError, ValueError):
-        return np.array(
-            [value if isinstance(value, float | int) else np.nan for value in values], np.float64
-        )
 
 
 def _looked_up(values: Floats, rows: Rows) -> Floats:

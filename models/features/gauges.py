@@ -13,11 +13,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from models.features.arrays import NEVER_NS, Arrays, Floats, Rows, Times
+from models.features.arrays import ALL, NEVER_NS, Arrays, Columns, Floats, Rows, Times
 from models.features.spec import GAUGE_HORIZONS, MINUTE
 
 NAMES = tuple(GAUGE_HORIZONS)
 HORIZONS = np.array(list(GAUGE_HORIZONS.values()))
+# So many rows are reckoned together: what is reckoned of them lies in a core's own cache.
+_AT_ONCE = 512
 
 
 class Gauges:
@@ -37,6 +39,11 @@ class Gauges:
         """One reading per row, rows all different: values [n, gauges], NaN = not read."""
         if not self.names:
             return
+        for start in range(0, len(rows), _AT_ONCE):
+            some = slice(start, start + _AT_ONCE)
+            self._update(rows[some], times_ns[some], values[some])
+
+    def _update(self, rows: Rows, times_ns: Times, values: Floats) -> None:
         arrays, prefix = self.arrays, self.prefix
         read = ~np.isnan(values)
         seen = arrays[f"{prefix}.seen_ns"][rows]
@@ -50,29 +57,43 @@ class Gauges:
         square = arrays[f"{prefix}.square"][rows]
         weight = arrays[f"{prefix}.weight"][rows]
         known = np.where(read, values, 0.0)[:, :, None]
-        new_weight = weight * decay + gain
+        new_weight = weight * decay
+        new_weight += gain
         delta = known - mean
-        new_mean = mean + gain / new_weight * delta
-        new_square = square * decay + gain * delta * (known - new_mean)
-        keep = ~read[:, :, None]
-        arrays[f"{prefix}.mean"][rows] = np.where(keep, mean, new_mean)
-        arrays[f"{prefix}.square"][rows] = np.where(keep, square, new_square)
-        arrays[f"{prefix}.weight"][rows] = np.where(keep, weight, new_weight)
+        # new_mean = mean + gain / new_weight * delta, in place: the same sums, fewer arrays
+        new_mean = gain / new_weight
+        new_mean *= delta
+        new_mean += mean
+        # new_square = square * decay + gain * delta * (known - new_mean)
+        delta *= gain
+        delta *= known - new_mean
+        new_square = square * decay
+        new_square += delta
+        if not read.all():
+            keep = ~read[:, :, None]
+            np.copyto(new_mean, mean, where=keep)
+            np.copyto(new_square, square, where=keep)
+            np.copyto(new_weight, weight, where=keep)
+        arrays[f"{prefix}.mean"][rows] = new_mean
+        arrays[f"{prefix}.square"][rows] = new_square
+        arrays[f"{prefix}.weight"][rows] = new_weight
         arrays[f"{prefix}.seen_ns"][rows] = np.where(read, times_ns[:, None], seen)
         old = arrays[f"{prefix}.value"][rows]
         arrays[f"{prefix}.value"][rows] = np.where(read, values, old)
 
-    def features(self, rows: int, last_ns: Times) -> Iterator[tuple[str, Floats]]:
+    def features(
+        self, rows: int, last_ns: Times, columns: Columns = ALL
+    ) -> Iterator[tuple[str, Floats]]:
         """(suffix, [rows, gauges]) for each statistic. ``last_ns``: each row's last reading."""
         arrays, prefix = self.arrays, self.prefix
-        seen = arrays[f"{prefix}.seen_ns"][:rows]
+        seen = arrays[f"{prefix}.seen_ns"][:rows, columns]
         never = seen == NEVER_NS
         fresh = (seen >= last_ns[:, None]) & ~never
-        yield "now", np.where(fresh, arrays[f"{prefix}.value"][:rows], np.nan)
-        mean = np.where(never[:, :, None], np.nan, arrays[f"{prefix}.mean"][:rows])
-        weight = arrays[f"{prefix}.weight"][:rows]
+        yield "now", np.where(fresh, arrays[f"{prefix}.value"][:rows, columns], np.nan)
+        mean = np.where(never[:, :, None], np.nan, arrays[f"{prefix}.mean"][:rows, columns])
+        weight = arrays[f"{prefix}.weight"][:rows, columns]
         safe = np.where(weight > 0, weight, 1.0)
-        spread = np.sqrt(np.maximum(arrays[f"{prefix}.square"][:rows], 0.0) / safe)
+        spread = np.sqrt(np.maximum(arrays[f"{prefix}.square"][:rows, columns], 0.0) / safe)
         for index in (0, 1, 3):
             yield f"mean_{NAMES[index]}", mean[:, :, index]
         for index in (1, 3):

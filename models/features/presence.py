@@ -106,9 +106,12 @@ class Presence:
         arrays[f"{prefix}.loss_ns"][rows] = times_ns
 
     def features(
-        self, rows: int, now_ns: int, vanished: Floats, node_last_ns: Times
+        self, rows: int, now_ns: int, vanished: Floats | None, node_last_ns: Times | None
     ) -> Iterator[tuple[str, Floats]]:
-        """(name, [rows]) at ``now_ns``. ``node_last_ns``: newest reading of each row's node."""
+        """(name, [rows]) at ``now_ns``. ``node_last_ns``: newest reading of each row's node.
+
+        Both cost as much as all the rest: with None, what they tell is left out.
+        """
         arrays, prefix = self.arrays, self.prefix
         last = arrays[f"{prefix}.last_ns"][:rows]
         never = last == NEVER_NS
@@ -116,7 +119,8 @@ class Presence:
         period = arrays[f"{prefix}.period_seconds"][:rows]
         yield "silent_seconds", silent
         yield "late_ratio", silent / np.maximum(period, 1.0)
-        yield "behind_node_seconds", np.where(never, np.nan, (node_last_ns - last) / 1e9)
+        if node_last_ns is not None:
+            yield "behind_node_seconds", np.where(never, np.nan, (node_last_ns - last) / 1e9)
         delay = arrays[f"{prefix}.delay_seconds"][:rows]
         yield "delay_over_usual_seconds", delay - arrays[f"{prefix}.usual_delay_seconds"][:rows]
         yield "gaps", np.where(never, np.nan, arrays[f"{prefix}.gaps"][:rows])
@@ -124,7 +128,8 @@ class Presence:
         still = arrays[f"{prefix}.same_readings"][:rows]
         frozen = np.where(still >= FROZEN_READINGS, np.maximum(last - changed, 0) / 1e9, 0.0)
         yield "frozen_seconds", np.where(never, np.nan, frozen)
-        yield "vanished_fields", np.where(never, np.nan, vanished)
+        if vanished is not None:
+            yield "vanished_fields", np.where(never, np.nan, vanished)
         since = arrays[f"{prefix}.loss_ns"][:rows]
         age = np.where(since == NEVER_NS, 0.0, np.maximum(now_ns - since, 0) / 1e9)
         horizons = np.array(list(LOSS_HORIZONS.values()))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import numpy as np
 
 from collectors.sample import Tags
-from models.features.arrays import NEVER_NS, Arrays, Floats, Rows, Times
+from models.features.arrays import ALL, NEVER_NS, Arrays, Columns, Floats, Rows, Times
 from models.features.counters import Counters
 from models.features.gauges import Gauges
 from models.features.happenings import Happenings
@@ -204,6 +204,13 @@ class EntityTable:
             deviations[:, index] = result.ravel()[place[rows]]
         state.peers.update(rows, times_ns, deviations)
 
+    def heard_since(self, time_ns: int) -> Rows:
+        """The rows of which anything was heard at ``time_ns`` or later, by reading or event."""
+        read_ns = self._last_ns()
+        if len(read_ns) and int(read_ns.min()) >= time_ns:
+            return np.arange(len(read_ns))  # as a rule: all were read of late
+        return np.flatnonzero(self.heard_ns() >= time_ns)
+
     def heard_ns(self) -> Times:
         """When each row was last heard of, by a reading or by an event."""
         count = len(self.entities)
@@ -219,42 +226,63 @@ class EntityTable:
     ) -> Iterator[tuple[str, Floats]]:
         """(name, [rows]) for every own feature of this kind, in the registry's order.
 
-        ``wanted`` names those that are needed (None: all): families without any are not reckoned,
-        others may bring more than was asked for.
+        ``wanted`` names those that are needed (None: all): what has none of them is not reckoned,
+        and what has some may bring more than was asked for.
         """
         count = len(self.entities)
         stems = None if wanted is None else {name.rpartition(".")[0] for name in wanted}
 
-        def asked(own: Iterable[str]) -> bool:
-            return stems is None or not stems.isdisjoint(own)
+        def asked(own: list[str]) -> tuple[list[str], Columns]:
+            """Those of a family that are needed, and which they are."""
+            if stems is None or stems.issuperset(own):
+                return own, ALL
+            columns = [index for index, name in enumerate(own) if name in stems]
+            return [own[index] for index in columns], columns
 
-        last_ns = np.full(count, NEVER_NS, np.int64)
-        if self.main is not None and self.main.presence is not None:
-            last_ns = self.main.presence.last_ns(slice(0, count))
+        last_ns = self._last_ns()
         for state in self.streams.values():
             newest = last_ns if state is self.main else np.full(count, NEVER_NS, np.int64)
-            gauges, peers, counters = (
-                [one.name for one in family]
-                for family in (state.stream.gauges, state.stream.peers, state.stream.counters)
-            )
-            if asked(gauges):
-                yield from _spread(gauges, state.gauges.features(count, newest))
-            if asked(peers):
-                yield from _spread(peers, state.peers.features(count, newest))
-            if asked(counters):
-                yield from _spread(counters, state.counters.features(count, now_ns))
-            if state.presence is not None and asked(("presence",)):
-                vanished = state.vanished(slice(0, count), last_ns)
-                node_last = np.full(len(self.nodes), NEVER_NS, np.int64)
-                np.maximum.at(node_last, self.node_rows, last_ns)
-                newest_of_node = node_last[self.node_rows]
-                for suffix, values in state.presence.features(
-                    count, now_ns, vanished, newest_of_node
-                ):
-                    yield f"presence.{suffix}", values
+            for family, specs in (
+                (state.gauges, state.stream.gauges),
+                (state.peers, state.stream.peers),
+            ):
+                names, columns = asked([one.name for one in specs])
+                if names:
+                    yield from _spread(names, family.features(count, newest, columns))
+            names, columns = asked([one.name for one in state.stream.counters])
+            if names:
+                yield from _spread(names, state.counters.features(count, now_ns, columns))
+            if state.presence is not None and asked(["presence"])[0]:
+                yield from self._presence(state, state.presence, now_ns, last_ns, wanted)
         groups = [one.name for one in self.spec.groups]
-        if asked(groups):
+        if asked(groups)[0]:
             yield from _spread(groups, self.happenings.features(count, now_ns))
+
+    def _presence(
+        self,
+        state: StreamState,
+        presence: Presence,
+        now_ns: int,
+        last_ns: Times,
+        wanted: Collection[str] | None,
+    ) -> Iterator[tuple[str, Floats]]:
+        """The features of one stream's presence; the two that cost most only where needed."""
+        vanished = newest_of_node = None
+        if wanted is None or "presence.vanished_fields" in wanted:
+            vanished = state.vanished(slice(0, len(last_ns)), last_ns)
+        if wanted is None or "presence.behind_node_seconds" in wanted:
+            node_last = np.full(len(self.nodes), NEVER_NS, np.int64)
+            np.maximum.at(node_last, self.node_rows, last_ns)
+            newest_of_node = node_last[self.node_rows]
+        for suffix, values in presence.features(len(last_ns), now_ns, vanished, newest_of_node):
+            yield f"presence.{suffix}", values
+
+    def _last_ns(self) -> Times:
+        """When each row was last read; never, where readings tell nothing of a kind."""
+        count = len(self.entities)
+        if self.main is None or self.main.presence is None:
+            return np.full(count, NEVER_NS, np.int64)
+        return self.main.presence.last_ns(slice(0, count))
 
 
 def _spread(

@@ -43,7 +43,7 @@ def test_the_whole_node_is_told_within_each_horizon() -> None:
 
 
 def test_a_decision_holds_what_was_said_of_each_horizon() -> None:
-    (candidate,) = of_risks({("n1", "trees"): PARTS}, 0.3, LedgerView(), 0)
+    (candidate,) = of_risks(PARTS, 0.3, LedgerView(), 0)
     assert candidate.said["outlook"] == pytest.approx({"1h": 0.1, "24h": 0.6, "7d": 0.9})
     assert by_horizon(candidate.said["outlook"]) == "1h: 0.1000, 24h: 0.6000, 7d: 0.9000"
 

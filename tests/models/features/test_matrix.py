@@ -3,7 +3,7 @@
 import numpy as np
 
 from collectors.sample import sample
-from models.features.engine import matrix
+from models.features.matrix import matrix
 
 
 def test_samples_of_one_layout_and_of_many_give_the_same_numbers() -> None:
@@ -16,6 +16,8 @@ def test_samples_of_one_layout_and_of_many_give_the_same_numbers() -> None:
     ]
     nan = float("nan")
     expected = [[3.0, 1.0, nan], [nan, 4.0, nan], [6.0, nan, nan], [9.0, 7.0, nan], [nan] * 3]
-    np.testing.assert_array_equal(matrix(rows, ("c", "a", "missing")), expected)
+    np.testing.assert_array_equal(
+        matrix([one.fields for one in rows], ("c", "a", "missing")), expected
+    )
     for row, one in zip(expected, rows, strict=True):
-        np.testing.assert_array_equal(matrix([one], ("c", "a", "missing")), [row])
+        np.testing.assert_array_equal(matrix([one.fields], ("c", "a", "missing")), [row])
