@@ -37,9 +37,9 @@ def judged_facts(result: Mapping[str, Any]) -> dict[str, Any]:
             "net_gpu_hours_95": at["net_gpu_hours_95"],
         }
 
-    learned = figures("learned")
+    learned, gate = figures("learned"), result["gate"]
     return {
-        "gate": result["gate"],
+        "gate": {**gate, "why": f"judged on the simulator: {gate['why']}"},
         "threshold": learned["threshold"],
         "alarms_per_1000_node_days": round(1000 * learned["alarms"] / days, 3),
         "judged": {

@@ -122,7 +122,7 @@ def test_shipping_keeps_the_trees_and_writes_down_what_was_judged(
     ship(tmp_path, tmp_path / "out")
     again = load(tmp_path / "out")
     facts: Any = again.facts
-    assert facts["gate"] == {"learned": "off", "why": "as judged"}
+    assert facts["gate"] == {"learned": "off", "why": "judged on the simulator: as judged"}
     assert facts["threshold"] == 0.25
     assert facts["alarms_per_1000_node_days"] == 0.4
     assert facts == shipped.facts | judged_facts(result)
