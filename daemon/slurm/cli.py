@@ -40,6 +40,9 @@ from daemon.slurm.writing import (
 
 # How long scontrol may take to start; it asks slurmctld nothing to do so.
 READY_SECONDS = 5.0
+# So often in a row it may take no command over a pipe before that is not tried any more: once may
+# be a busy machine, and a process a command leaves more time between look and write.
+REFUSALS_MOST = 3
 
 
 class CliAdapter:
@@ -62,7 +65,7 @@ class CliAdapter:
         self._runner = runner or Runner()
         self._deadline_seconds = options.deadline_seconds
         self._window = window
-        self._interactive = interactive
+        self._refusals = 0 if interactive else REFUSALS_MOST
         self._monotonic = monotonic
         self.reader = SlurmReader(self._tools, self._runner, monotonic)
         self._log = ControllerLog(log) if log else None
@@ -114,7 +117,7 @@ class CliAdapter:
         if version.ok:
             with contextlib.suppress(SessionError):
                 self._talk().close()
-        if not self._interactive:
+        if self._refusals:
             lines.append(
                 "scontrol takes no commands over a pipe (it was built without readline, or is "
                 "slow): look and write are 10 ms apart, not 1"
@@ -179,14 +182,16 @@ class CliAdapter:
         """A session over one pipe; where scontrol does not take to that, a process a command."""
         argv = self._tools.command("scontrol", "--oneliner", "--detail", "--all", "--local")
         environment = self._tools.environment()
-        if self._interactive:
+        if self._refusals < REFUSALS_MOST:
             session = Session(argv, environment, self._monotonic)
             try:
                 session.ready(READY_SECONDS)
-                return session
             except SessionError:
                 session.close()
-                self._interactive = False
+                self._refusals += 1
+            else:
+                self._refusals = 0
+                return session
         return OneByOne(argv, environment, self._runner)
 
     def _check_conf(self) -> None:
