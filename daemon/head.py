@@ -275,12 +275,14 @@ class Head:
             log.warning("slurm_not_read", why=batch.fault)
             self.drains.not_read()
             return
-        known = {*self.nodes, HEAD_NODE}
+        known = {*reading.nodes, HEAD_NODE}
         await self.intake.in_turn(self.intake.latest.keep_only, known)
         now_ns = self.clock.now_ns()
         run = self.stages.run
         await self.by_hand(lambda: run("past jobs", self.past_jobs.observe, reading.jobs, now_ns))
-        await self.returned(await self.by_hand(self.drains.reconcile, reading.nodes, now_ns))
+        returned = await self.by_hand(self.drains.reconcile, reading.nodes, now_ns)
+        self.desk.show()
+        await self.returned(returned)
         if self.tender is not None:
             tend = self.tender.tend
             await self.by_hand(lambda: run("care for jobs", tend, reading.jobs, now_ns))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 import structlog
 
 from collectors.sample import Batch, Cycle
-from collectors.slurm.nodes import NodeState
+from collectors.slurm.nodes import Nodes, NodeState
 from collectors.slurm.reader import Job
 from collectors.slurm.source import SlurmSource
 from daemon.policy.groups import Groups, configured, joined, of_features
@@ -42,6 +42,8 @@ class SlurmDesk:
         self._monotonic = monotonic
         self._cycle = Cycle(source, "", monotonic)
         self._read_seconds: float | None = None
+        # When the newest reading began and ended, where it is not shown yet.
+        self._unshown: tuple[float, float] | None = None
         # Nodes read anew, and when: a reading that began before must not undo them.
         self._again: dict[str, tuple[float, NodeState]] = {}
         self._lock = threading.Lock()  # a reading and what is read anew come by two threads
@@ -50,19 +52,31 @@ class SlurmDesk:
         self._topology_seconds: float | None = None
 
     def read(self, now_ns: int) -> Batch:
-        """One cycle, in a thread. ``batch.up`` tells whether ``nodes`` is new."""
+        """One cycle, in a thread. ``batch.up`` tells whether there is a reading to ``show``."""
         began = self._monotonic()
         batch = self._cycle.run(now_ns)
         self.fault = batch.fault
         reading = self.source.latest
         if batch.up and reading is not None:
-            with self._lock:
-                newer = {name: one for name, (at, one) in self._again.items() if at >= began}
-                self.nodes = {**reading.nodes, **newer}
-                self._again = {name: self._again[name] for name in newer}
-                self._read_seconds = self._monotonic()
-            self._read_topology()
+            self._unshown = began, self._monotonic()
+            self._read_topology(reading.nodes)
         return batch
+
+    def show(self) -> None:
+        """Makes the newest reading the one that is judged by: once the ledger was held against it.
+
+        Before that nobody knows who came back in it, and a node that a person has just returned
+        would be drained anew for what was.
+        """
+        reading, read = self.source.latest, self._unshown
+        if reading is None or read is None:
+            return
+        began, ended = read
+        with self._lock:
+            newer = {name: one for name, (at, one) in self._again.items() if at >= began}
+            self.nodes = {**reading.nodes, **newer}
+            self._again = {name: self._again[name] for name in newer}
+            self._read_seconds, self._unshown = ended, None
 
     def read_again(self, names: Iterable[str]) -> None:
         """Reads a few nodes anew: people who look now should see what was just written."""
@@ -81,14 +95,14 @@ class SlurmDesk:
             if fresh:
                 self.nodes = {**self.nodes, **fresh}
 
-    def _read_topology(self) -> None:
+    def _read_topology(self, nodes: Nodes) -> None:
         now = self._monotonic()
         asked = self._topology_seconds
         if asked is not None and now - asked < TOPOLOGY_SECONDS:
             return
         self._topology_seconds = now
         try:
-            self._topology = of_topology(self.adapter.topology(), self.nodes)
+            self._topology = of_topology(self.adapter.topology(), nodes)
         except Exception as error:  # groups are missing then, and no reading of the nodes
             log.warning("topology_not_read", why=f"{type(error).__name__}: {error}")
 

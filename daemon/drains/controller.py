@@ -50,6 +50,10 @@ class Controller:
                 self.started_ns()
         if self._told_ns is not None:
             self._known_ns, self._confirmed_ns, self._paused = self._told_ns, now_ns, False
+        elif all_stand and self._paused:
+            # Whoever came after the failure shows our drains, and did not say who it is: what is
+            # lifted from now on may be a person's word as well as another's loss.
+            self._known_ns = 0
 
     def started_ns(self) -> int:
         """When the slurmctld that answers was started. Raises SlurmError."""

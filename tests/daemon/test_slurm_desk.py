@@ -45,7 +45,12 @@ class Desk:
 
     def read(self) -> bool:
         self.clock.pass_seconds(1)
-        return self.desk.read(self.clock.now_ns()).up
+        up = self.desk.read(self.clock.now_ns()).up
+        self.desk.show()
+        return up
+
+    def drained(self) -> set[str]:
+        return {name for name, node in self.desk.nodes.items() if node.drain}
 
 
 @pytest.fixture
@@ -65,6 +70,23 @@ def test_a_reading_is_as_old_as_it_is(made: Desk) -> None:
     assert made.desk.age_seconds == 42.0
     assert made.desk.fault == ""
     assert made.desk.expected_gpus() == {"n1": 8, "n2": 8, "n3": 8}
+
+
+def test_a_reading_is_judged_by_only_when_it_is_shown(made: Desk) -> None:
+    """Between the two the ledger is held against it: who came back in it is not known before."""
+    made.slurm.set("n2", state="drain", reason="ann: PSU")
+    made.read()
+    made.slurm.set("n2", state="resume")
+    made.clock.pass_seconds(60)
+    assert made.desk.read(made.clock.now_ns()).up
+    assert made.drained() == {"n2"}
+    assert made.desk.age_seconds == 60.0
+    made.clock.pass_seconds(5)
+    made.desk.show()
+    assert made.drained() == set()
+    assert made.desk.age_seconds == 5.0, "since it was read, not since it is shown"
+    made.desk.show()
+    assert made.desk.age_seconds == 5.0
 
 
 def test_a_slurm_that_is_away_leaves_the_last_reading_and_its_age(made: Desk) -> None:

@@ -103,6 +103,20 @@ def test_a_person_is_obeyed_after_a_takeover_that_kept_the_state() -> None:
     assert "forgotten" not in pair.said("n3")
 
 
+def test_a_person_is_obeyed_where_the_one_that_took_over_did_not_say_its_start() -> None:
+    """On a busy machine the question for the start may fail where the nodes were read."""
+    pair = Pair()
+    pair.house.drains.not_read()
+    pair.slurm.taken_over(pair.backup_ns)
+    pair.slurm.fails = SlurmUnavailable("timed out", "hung")
+    pair.cycle()
+    pair.slurm.fails = None
+    pair.slurm.set("n3", state="resume")
+    pair.cycle()
+    assert pair.drained == {"n1"}
+    assert "forgotten" not in pair.said("n3")
+
+
 @pytest.mark.parametrize("cycles", range(5))
 def test_a_person_is_obeyed_soon_after_a_reconfigure(cycles: int) -> None:
     """From 23.11 on ``scontrol reconfigure`` starts slurmctld anew, and loses nothing."""
