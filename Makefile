@@ -33,7 +33,7 @@ format: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/tocsin bench
 
-# A risk model from the simulator, by the committed recipe; takes some 20 minutes.
+# A risk model from the simulator, by the committed recipe; takes ten minutes of one core.
 model: $(VENV)/.demo
 	$(BIN)/python -m models.recipe dist/model
 
