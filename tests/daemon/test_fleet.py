@@ -1,6 +1,6 @@
 import numpy as np
 
-from collectors.sample import Sample, sample
+from collectors.sample import Sample, Value, sample
 from daemon.fleet import METRICS, WATCHED, FleetPoints
 
 NOW_NS = 1_780_000_000_000_000_000
@@ -78,3 +78,18 @@ def test_every_field_is_declared_and_no_two_points_are_the_same() -> None:
     assert {(p.measurement, name) for p in points for name in p.fields} == declared
     assert len({(p.measurement, p.tags) for p in points}) == len(points)
     assert len(points) < 40 * len(WATCHED), "a few points, whatever the size"
+
+
+def test_a_reading_of_which_all_is_sane_counts_as_one_with_text_and_absurd_numbers() -> None:
+    names = [one.field for one in WATCHED if one.measurement == "gpu"]
+    for odd in names:
+        for wrong in (1e300, -1e300, float("inf"), float("nan"), "text"):
+            fleet = FleetPoints()
+            sane: dict[str, Value] = dict.fromkeys(names, 40.0)
+            fleet.observe([sample("gpu", NOW_NS, sane, node="n1", gpu="0")])
+            fleet.observe([sample("gpu", NOW_NS, {**sane, odd: wrong}, node="n1", gpu="1")])
+            points = fleet.points(NOW_NS)
+            for name in names:
+                (point,) = of(points, "fleet", f"gpu.{name}")
+                assert point.fields["count"] == (1.0 if name == odd else 2.0)
+                assert point.fields["mean"] == 40.0

@@ -1,7 +1,7 @@
 """What the page remembers of a node that invents GPUs and sources."""
 
-from collectors.sample import sample
-from daemon.latest import Latest
+from collectors.sample import Value, sample
+from daemon.latest import GPU_FIELDS, Latest
 
 
 def test_a_node_that_invents_gpus_is_bounded_and_its_known_ones_go_on() -> None:
@@ -32,3 +32,34 @@ def test_a_clock_that_ran_ahead_and_was_set_right_stops_no_reading() -> None:
     node = latest.nodes["n1"]
     assert node.gpus[0].value("temperature_celsius") == 50.0
     assert node.sources["s"].age_seconds == 50.0
+
+
+def test_a_gpu_of_which_all_was_read_shows_what_one_with_gaps_or_text_shows() -> None:
+    whole: dict[str, Value] = {name: 10.0 + at for at, name in enumerate(GPU_FIELDS)}
+    for odd in (*GPU_FIELDS, None):
+        for wrong in ("text", None):
+            fields = dict(whole)
+            if odd is not None and wrong is None:
+                del fields[odd]
+            elif odd is not None and wrong is not None:
+                fields[odd] = wrong
+            latest = Latest()
+            latest.observe([sample("gpu", 1, fields, node="n1", gpu="0", uuid="GPU-1")], 1)
+            shown = latest.nodes["n1"].gpus[0]
+            for name in GPU_FIELDS:
+                assert shown.value(name) == (None if name == odd else whole[name])
+
+
+def test_what_one_write_tells_of_several_nodes_goes_to_each_of_them() -> None:
+    latest = Latest()
+    reading = {"temperature_celsius": 1.0}
+    latest.observe(
+        [sample("gpu", 5, reading, node=node, gpu=gpu) for node in ("n1", "n2") for gpu in "01"]
+        + [sample("gpu", 6, reading, node="n1", gpu="1"), sample("gpu", 7, reading, gpu="1")],
+        9,
+    )
+    assert {
+        (name, index, gpu.time_ns, gpu.step_ns)
+        for name, node in latest.nodes.items()
+        for index, gpu in node.gpus.items()
+    } == {("n1", 0, 5, 0), ("n1", 1, 6, 1), ("n2", 0, 5, 0), ("n2", 1, 5, 0)}
