@@ -20,10 +20,10 @@ from typing import Final
 
 from collectors.sample import Value
 
-# So much memory for all ends, as reckoned by their length: an end's fields take some four times
-# the room of its text. Then all are forgotten, and learned again within a few bodies.
+# So much memory for all ends, as reckoned by their text and fields. Then all are forgotten, and
+# learned again within a few bodies.
 _ROOM_BYTES: Final = 32 * 1024 * 1024
-_SIZE_OF_BYTE: Final = 5
+_FIELD_BYTES: Final = 100  # a place in a dict, and a number
 _MEASUREMENTS: Final = 256
 # One line in so many that had no known end is compared with the one before it that was, and
 # after so many comparisons it is decided anew where to cut.
@@ -99,7 +99,7 @@ class Ends:
             return 0
         count = before.count(b",") + 1
         known[end] = dict(islice(fields.items(), count, None))
-        self.size_bytes += _SIZE_OF_BYTE * len(end)
+        self.size_bytes += len(end) + _FIELD_BYTES * len(known[end])
         return count
 
     def _compare(self, cut: Cut, text: bytes) -> None:
