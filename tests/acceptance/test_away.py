@@ -76,7 +76,7 @@ def test_a_fleet_that_falls_silent_is_one_alert_and_no_drain(house: House) -> No
 
     wait_for(told, "the alert")
     house.looks()
-    # One silent node may be told first; the alert of all of them then settles anew.
+    # Silent sources may be told first: "4 nodes without nvml", until the nodes are known to be.
     wait_for(lambda: len(told()) == 1, "one alert of all", seen=told)
     reasons = {node: house.cluster.reason(node) for node in house.cluster.nodes}
     assert not any(house.drained(node) for node in reasons), reasons
