@@ -225,4 +225,5 @@ def test_gwdg_without_the_xid_gauge_over_all_days(gwdg: Path) -> None:
     found = lines(gwdg, "event")
     check_without_events(found)
     hot = [line for line in found if ":hot " in str(line["reason"])]
-    assert len(hot) <= 10, "one case a hot card, not one for each job"
+    # Two cards of ggpu129, anew after each return to service, and one of ggpu143.
+    assert len(hot) == 11, "one case a hot card, not one for each job"
