@@ -144,6 +144,7 @@ class Decoder:
         numbers: list[int] = []
         heads: list[_Head] = []
         texts: list[bytes] = []
+        wholes: list[bytes] = []
         times: list[int] = []
         cuts: list[Cut] = []
         ends: list[Mapping[str, Value] | None] = []
@@ -168,10 +169,15 @@ class Decoder:
             numbers.append(number)
             heads.append(head)
             texts.append(text)
+            wholes.append(parts[1])
             times.append(time_ns)
             cuts.append(cut)
             ends.append(end)
         read = self._read(texts, cuts, ends)
+        if read is None and any(end is not None for end in ends):
+            # What stands before a known end may be met for the first time, or be forgotten: unless
+            # it is learned from the whole line, no body with that end would be read so again.
+            read = self._read(wholes, cuts, [None] * len(ends))
         if read is None:
             return None
         samples = [

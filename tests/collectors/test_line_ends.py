@@ -128,9 +128,9 @@ def test_ends_are_kept_within_their_room() -> None:
         )
         (one,) = decoder.decode(body.encode(), NOW_NS).samples
         assert len(one.fields) == 5
-        assert decoder._ends.size_bytes <= 10_600
+        assert decoder._ends.size_bytes <= 11_000
         held.append(len(decoder._ends.cut_of("m").known[1]))
-    assert 10 < max(held) <= 10_600 // 400
+    assert 10 < max(held) <= 11_000 // 800
     assert held[-1] < max(held), "and then they were forgotten"
 
 
@@ -141,3 +141,56 @@ def test_measurements_without_end_are_not_remembered(monkeypatch: pytest.MonkeyP
         for _ in range(2):
             decoder.decode(f"m{number} a=1.5".encode(), NOW_NS)
     assert 0 < len(decoder._ends._cuts) <= 3
+
+
+def read_whole(decoder: Decoder, body: bytes, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether ``body`` needs no look at single lines."""
+    alone: list[int] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(decoder, "_plain", lambda *_: alone.append(1))
+        decoder.decode(body, NOW_NS)
+    return not alone
+
+
+def test_a_beginning_that_is_new_before_a_known_end_is_learned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One node has a field less than all others: its lines are not read one by one for ever."""
+    decoder = taught()
+    body = f"m a=1.5,{END} 7\nm a=1.5,n=2.5,{END} 8".encode()
+    for _ in range(2):
+        decoder.decode(body, NOW_NS)
+    assert read_whole(decoder, body, monkeypatch)
+
+
+def test_what_a_sender_of_many_layouts_has_forgotten_is_learned_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decoder = taught()
+    body = f"m a=1.5,{END} 7\nm a=2.5,{ENDS[1]} 8".encode()
+    assert read_whole(decoder, body, monkeypatch)
+    decoder._layout_names = 10**9
+    decoder._make_room(1)
+    for _ in range(2):
+        decoder.decode(body, NOW_NS)
+    assert read_whole(decoder, body, monkeypatch)
+
+
+def test_a_sender_that_invents_measurements_costs_nobody_the_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(line_ends, "_MEASUREMENTS", 3)
+    decoder = taught()
+    for number in range(50):
+        for _ in range(2):
+            decoder.decode(f"invented{number} a=1.5".encode(), NOW_NS)
+    assert decoder._ends.cut_of("m").known[0] == b",b="
+
+
+def test_a_short_end_is_reckoned_with_what_a_table_of_it_costs() -> None:
+    decoder = taught()
+    before = decoder._ends.size_bytes
+    decoder.decode(b"m a=1.5,b=12.5", NOW_NS)
+    decoder.decode(b"m a=1.5,b=12.5", NOW_NS)
+    assert b"12.5" in decoder._ends.cut_of("m").known[1]
+    assert decoder._ends.size_bytes - before > 500
