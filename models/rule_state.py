@@ -31,6 +31,8 @@ VANISHING = (
 GAUGES = ("temperature_celsius", "power_watts", "utilization_ratio", "sm_clock_hertz")
 _VANISHING_BITS = tuple((1 << place, name) for place, name in enumerate(VANISHING))
 _LOAD = GAUGES.index("utilization_ratio")
+# A pause longer than this many intervals shows nothing: whoever reads may have stood still.
+_PAUSE_INTERVALS = 3
 _EVIDENCE_LIMIT = 3
 _STEPS_LIMIT = 16
 # A delay that stays within this much for this long is the clock's, not the network's.
@@ -101,9 +103,12 @@ class Gpu:
         self.time_ns = time_ns
 
     def look_frozen(
-        self, fields: Mapping[str, Value], time_ns: int, thresholds: Thresholds
+        self, fields: Mapping[str, Value], time_ns: int, thresholds: Thresholds, again: bool
     ) -> bool | None:
         """Whether this GPU has frozen and vanished; None if the reading can't tell.
+
+        ``again``: of a time that was told before. A sender that got no answer says all once more,
+        and of course in the same words.
 
         It has when every family that it once answered (two at least) is gone and its gauges
         are the same to the last digit, reading after reading. An idle GPU is granted one
@@ -113,15 +118,18 @@ class Gpu:
         for bit, name in _VANISHING_BITS:
             if name in fields:
                 present |= bit
+        if again and not present:
+            return None
         gauges = _gauges(fields)
         before, self.gauges = self.gauges, gauges
         if self.had.bit_count() < 2 or present & self.had:
             self.had |= present
             self.gone = self.frozen = self.frozen_since_ns = 0
             return False if present else None
-        if sum(one is not None for one in gauges) < 3:
+        read_count = sum(one is not None for one in gauges)
+        self.gone += read_count > 0
+        if read_count < 3:
             return None
-        self.gone += 1
         if self.frozen and gauges == before:
             self.frozen += 1
         else:
@@ -134,12 +142,22 @@ class Gpu:
         return (self.gauges[_LOAD] or 0.0) if self.gauges else 0.0
 
     def frozen_at_work(self, thresholds: Thresholds) -> bool:
-        """Whether it stands still for longer than a GPU at this load would."""
-        if not self.frozen or not self.load_ratio:
+        """Whether it stands still for longer than a GPU at this load would.
+
+        All gauges must have been read: whole degrees and percents may well stay the same, only
+        watts are fine enough.
+        """
+        if not self.frozen or not self.load_ratio or None in self.gauges:
             return False
         part = self.load_ratio < 1.0
         still = thresholds.freeze_part_load_seconds if part else thresholds.freeze_full_load_seconds
-        return self.time_ns - self.frozen_since_ns >= still * SECOND_NS
+        return self.frozen_for(still)
+
+    def frozen_for(self, seconds: float) -> bool:
+        """Whether it was read as frozen for so long, without a long pause between the readings."""
+        span_ns = self.time_ns - self.frozen_since_ns
+        shown_ns = (self.frozen - 1) * _PAUSE_INTERVALS * self.interval_ns
+        return seconds * SECOND_NS <= span_ns <= shown_ns
 
     def ecc_day(self, total: float, time_ns: int) -> tuple[float, int]:
         """(uncorrectable errors of the last day, when the newest came) at a new reading."""
@@ -243,8 +261,10 @@ class Node:
     listed: int | None = None  # how many GPUs the driver itself said to have, when last asked
     gpus: dict[str, Gpu] = field(default_factory=dict)
     sources: dict[str, GpuSource] = field(default_factory=dict)
-    # What must be read several times in a row (BMC sensor, PCIe device) -> how often it was.
+    # What must be read several times in a row (BMC sensor, PCIe device) -> how often it was,
+    # and the newest time that it was told of.
     critical: dict[str, int] = field(default_factory=dict)
+    critical_ns: dict[str, int] = field(default_factory=dict)
     inventory: dict[str, tuple[str, int]] = field(default_factory=dict)  # PCI -> (gpu, time)
     active: dict[tuple[str, str, str], Active] = field(default_factory=dict)
     over: dict[tuple[str, str, str], int] = field(default_factory=dict)  # spent: newest onset
@@ -279,6 +299,7 @@ class Node:
         self.host_time_ns = min(self.host_time_ns, last_ns)
         self.gpu_since_ns = min(self.gpu_since_ns, last_ns)
         self.over = {key: min(at_ns, last_ns) for key, at_ns in self.over.items()}
+        self.critical_ns.clear()
         self.gpus = {
             name: Gpu(uuid=gpu.uuid, interval_ns=gpu.interval_ns, had=gpu.had, mig=gpu.mig)
             if gpu.time_ns > last_ns
@@ -365,6 +386,7 @@ def dump_node(node: Node) -> dict[str, Any]:
             for name, one in node.sources.items()
         },
         "critical": dict(node.critical),
+        "critical_at": dict(node.critical_ns),
         "listed": node.listed,
         "most": [node.asked, node.seen_most, node.edac_fell_from],
         "inventory": {pci: list(known) for pci, known in node.inventory.items()},
@@ -389,6 +411,7 @@ def load_node(state: Mapping[str, Any]) -> Node:
     node.gpus = {name: _load_gpu(gpu) for name, gpu in state["gpus"].items()}
     node.sources = {name: GpuSource(*parts) for name, parts in state["sources"].items()}
     node.critical = dict(state.get("critical", {}))
+    node.critical_ns = dict(state.get("critical_at", {}))
     node.listed = state.get("listed")
     node.asked, node.seen_most, node.edac_fell_from = state.get("most", (0, 0, None))
     node.inventory = {pci: (known[0], known[1]) for pci, known in state["inventory"].items()}

@@ -48,6 +48,9 @@ class Thresholds:
     gpu_count_hold_seconds: float = 30.0
     # Readings in a row that must be frozen, with families gone, before a GPU counts as lost.
     freeze_readings: int = 2
+    # A dcgm-exporter reads each 30 s, and answers everybody from that: what it missed once may be
+    # told several times. So long it must last where one is among the readers.
+    freeze_cached_seconds: float = 60.0
     # Where no other GPU of the node answers either, an exporter whose fields were changed looks the
     # same. Work does not stand still: for so long at part load, or at full load (which is steady).
     freeze_part_load_seconds: float = 300.0
@@ -158,7 +161,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
                 "Memory, energy and counters of a GPU vanished at once while temperature, power, "
                 "load and clocks stand still to the last digit: how a lost GPU looks. Where no "
                 "other GPU of the node still has them, their reader may be the cause: an alert.",
-                "two readings in a row",
+                "two readings in a row; a minute where a dcgm-exporter reads",
                 Remedy.DRAIN,
                 _STATE,
             ),

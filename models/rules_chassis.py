@@ -56,6 +56,8 @@ class Part:
         """One more reading."""
         if time_ns < self.seen_ns:
             return
+        if time_ns == self.seen_ns and (self.bad if bad else self.good):
+            return  # the same reading, sent once more
         self.seen_ns = time_ns
         if bad:
             if self.bad == 0:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from collectors.sample import Sample, Value
 from models import rulebook
-from models.gpu_count import GPU_SOURCES, count_gpus
+from models.gpu_count import GPU_SOURCES, NARROWED_SOURCES, count_gpus
 from models.rule_latch import KEYS_LIMIT, latch, reboot, trim
 from models.rule_state import SECOND_NS, Active, Gpu, GpuSource, Node, fact_of, grown, paced
 from models.rulebook import Answer, Finding, Thresholds
@@ -87,20 +87,27 @@ class States:
         if sample.time_ns < gpu.time_ns or sample.time_ns < node.boot_ns:
             return
         fields = sample.fields
+        again = sample.time_ns == gpu.time_ns
         gpu.take(sample.time_ns)
         node.gpu_since_ns = node.gpu_since_ns or sample.time_ns
         gpu.uuid = uuid or gpu.uuid
         if "mig_enabled" in fields:
             gpu.mig = fields["mig_enabled"] == 1.0
-        self._gpu_states(name, node, gpu, index, fields)
+        self._gpu_states(name, node, gpu, index, fields, again)
         if node.active and "temperature_celsius" in fields and fields.get("lost") != 1.0:
             recovered = fields.get("recovery_action") == 0.0
             self._read_again(node, Entity("gpu", name, f"gpu{index}"), sample.time_ns, recovered)
 
     def _gpu_states(
-        self, name: str, node: Node, gpu: Gpu, index: str, fields: Mapping[str, Value]
+        self,
+        name: str,
+        node: Node,
+        gpu: Gpu,
+        index: str,
+        fields: Mapping[str, Value],
+        again: bool,
     ) -> None:
-        """The states that the newest reading of a GPU tells of."""
+        """The states that the newest reading of a GPU tells of; ``again`` if it came before."""
         # Of a node that is well nothing is to be looked up: that is nearly every reading.
         if node.active or rulebook.may_tell(fields):
             for rule, state in _GPU_STATES:
@@ -108,9 +115,9 @@ class States:
         if "pcie_link_generation_max" in fields:  # once in many readings
             answer: Answer = rulebook.pcie_speed(fields)
             if answer or node.critical or node.active:  # else there is nothing to take back
-                answer = self._in_a_row(node, f"pcie_speed {index}", answer)
+                answer = self._in_a_row(node, f"pcie_speed {index}", answer, gpu.time_ns)
                 self._gpu_state(name, node, gpu, index, "pcie_speed", answer, 0, _PCIE_INTERVAL_NS)
-        frozen = gpu.look_frozen(fields, gpu.time_ns, self.thresholds)
+        frozen = gpu.look_frozen(fields, gpu.time_ns, self.thresholds, again)
         if frozen is not None:
             answer = False
             if gpu.gone:
@@ -153,7 +160,10 @@ class States:
             seldom = gpu.interval_ns >= self.thresholds.seldom_seconds * SECOND_NS
             return rulebook.VANISHED_ONCE if gpu.gone == 1 and seldom else False
         if self._others_answer(node, gpu):
-            return rulebook.VANISHED
+            # An exporter tells what it read once several times: each of them is no reading more.
+            cached = not NARROWED_SOURCES.isdisjoint(node.sources)
+            shown = not cached or gpu.frozen_for(self.thresholds.freeze_cached_seconds)
+            return rulebook.VANISHED if shown else None
         all_still = self._all_stand_still(node, gpu)
         return rulebook.VANISHED_AT_WORK if all_still else rulebook.VANISHED_ALL
 
@@ -174,7 +184,7 @@ class States:
         """Whether another GPU of the node, read of late, still has what this one has no more."""
         oldest_ns = _lately_ns(gpu)
         return any(
-            not other.frozen and other.had & gpu.had and other.time_ns >= oldest_ns
+            not other.gone and other.had & gpu.had and other.time_ns >= oldest_ns
             for other in node.gpus.values()
             if other is not gpu
         )
@@ -260,18 +270,16 @@ class States:
             ("pcie_gone", gone),
             ("pcie_width", rulebook.pcie_width(sample.fields)),
         ):
-            answer = self._in_a_row(node, f"{rule} {where}", answer)
+            answer = self._in_a_row(node, f"{rule} {where}", answer, sample.time_ns)
             self._state(node, rule, entity, answer, sample.time_ns, _PCIE_INTERVAL_NS)
 
-    def _in_a_row(self, node: Node, what: str, answer: Answer) -> Answer:
+    def _in_a_row(self, node: Node, what: str, answer: Answer, time_ns: int) -> Answer:
         """``answer``, but a finding only once it was made several times in a row."""
         if not isinstance(answer, Finding):
             if answer is False:
                 node.critical.pop(what, None)
             return answer
-        count = node.critical.get(what, 0) + 1
-        node.critical[what] = count
-        trim(node.critical)
+        count = _counted(node, what, time_ns)
         return answer if count >= self.thresholds.pcie_readings else None
 
     def bmc(self, name: str, node: Node, sample: Sample) -> None:
@@ -285,10 +293,7 @@ class States:
                 entity = Entity("chassis", name, sensor)
                 self._state(node, "bmc_critical", entity, False, sample.time_ns, 0)
             return
-        count = node.critical.get(sensor, 0) + 1
-        node.critical[sensor] = count
-        trim(node.critical)
-        if count >= self.thresholds.bmc_readings:
+        if _counted(node, sensor, sample.time_ns) >= self.thresholds.bmc_readings:
             entity = Entity("chassis", name, sensor)
             answer = rulebook.bmc_critical(sensor)
             interval_ns = _BMC_INTERVAL_NS
@@ -357,6 +362,17 @@ class States:
 def _lately_ns(gpu: Gpu) -> int:
     """A reading of another GPU that is older than this says nothing beside this one's newest."""
     return gpu.time_ns - 3 * max(gpu.interval_ns, SECOND_NS)
+
+
+def _counted(node: Node, what: str, time_ns: int) -> int:
+    """How often in a row something was read, this time among them unless it was told before."""
+    count = node.critical.get(what, 0)
+    if not count or time_ns > node.critical_ns.get(what, 0):
+        count += 1
+        node.critical[what], node.critical_ns[what] = count, time_ns
+        trim(node.critical)
+        trim(node.critical_ns)
+    return count
 
 
 def _reword(node: Node, key: tuple[str, str, str], answer: Answer) -> None:

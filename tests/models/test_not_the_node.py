@@ -271,6 +271,113 @@ def test_one_gpu_that_loses_them_is_lost() -> None:
     assert (fact.rule, fact.remedy, fact.entity.device) == ("gpu_vanished", Remedy.DRAIN, "gpu0")
 
 
+def drains(rules: Rules, at: int, gpus: int) -> list[str]:
+    return [one.rule for one in facts(rules, at, gpus) if one.remedy is Remedy.DRAIN]
+
+
+def test_what_an_exporter_missed_once_and_told_three_times_is_one_reading() -> None:
+    """It reads each 30 s and is asked each 10 s; of one GPU it misses most, once."""
+    rules = Rules()
+    for round_ in range(40):
+        at = NOW + round_ * 10 * SECOND
+        read = round_ // 3
+        for index in range(4):
+            fields = FEW if index == 0 and read == 6 else FULL
+            moving = {"power_watts": 300.0 + read, "utilization_ratio": 0.75}
+            tell(rules, gpu("n1", index, at, fields | moving))
+        tell(rules, source("n1", "dcgm_exporter", at))
+        assert drains(rules, at, 4) == []
+
+
+def test_a_gpu_behind_an_exporter_is_lost_once_it_stood_still_for_longer_than_that() -> None:
+    rules = Rules()
+    found = []
+    for round_ in range(20):
+        at = NOW + round_ * 15 * SECOND
+        for index in range(4):
+            fields = FEW if index == 0 and round_ >= 10 else FULL | {"power_watts": 90.0 + round_}
+            tell(rules, gpu("n1", index, at, fields))
+        tell(rules, source("n1", "dcgm_exporter", at))
+        found.append(drains(rules, at, 4))
+    assert found.index(["gpu_vanished"]) == 14, "60 s"
+    assert all(found[14:])
+
+
+@pytest.mark.parametrize("dark", [0, 1, 2, 3])
+def test_another_gpu_of_which_little_is_read_is_no_proof_that_the_reader_is_well(dark: int) -> None:
+    """Its fields were taken away as well; of its gauges too few are there to see it stand still."""
+    rules = Rules()
+    for round_ in range(20):
+        at = NOW + round_ * 15 * SECOND
+        for index in range(4):
+            fields = dict(FULL if round_ < 10 else FEW)
+            if index == dark:
+                del fields["power_watts"], fields["utilization_ratio"]
+            tell(rules, gpu("n1", index, at, fields))
+        assert drains(rules, at, 4) == []
+
+
+def test_whole_numbers_that_stand_still_are_no_gpus_that_do() -> None:
+    """An exporter that is left with degrees, percents and clocks: a light load moves none."""
+    rules = Rules()
+    few = {**FEW, **WORK}
+    del few["power_watts"]
+    for round_ in range(60):
+        at = NOW + round_ * 15 * SECOND
+        moving = {**FULL, **WORK, "power_watts": 300.0 + round_}
+        tell(rules, *(gpu("n1", index, at, moving if round_ < 10 else few) for index in range(8)))
+        tell(rules, source("n1", "dcgm_exporter", at))
+        assert drains(rules, at, 8) == []
+
+
+@pytest.mark.parametrize("pause_seconds", [330, 3700])
+def test_an_exporter_that_stood_still_is_no_node_that_does(pause_seconds: int) -> None:
+    """It begins anew with fewer fields, is asked once, freezes, and then tells the same once more.
+
+    Between the two lie minutes in which nobody read anything.
+    """
+    rules = Rules()
+    at = NOW
+    for round_ in range(16):
+        at += (pause_seconds if round_ == 11 else 15) * SECOND
+        fields = FULL if round_ < 10 else FEW
+        watts = 300.0 + (round_ if round_ != 11 else 10)  # read before the pause, told after it
+        work = {**WORK, "power_watts": watts}
+        tell(rules, *(gpu("n1", index, at, {**fields, **work}) for index in range(8)))
+        tell(rules, source("n1", "dcgm_exporter", at))
+        assert drains(rules, at, 8) == []
+
+
+# ---- a sender that says it once more ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("times", [2, 5])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_reading_that_is_sent_again_is_no_second_reading(times: int, restarts: bool) -> None:
+    """Whoever got no answer sends the same again; and a head that starts reads it again."""
+    rules = Rules()
+    for round_ in range(10):
+        at = NOW + round_ * 10 * SECOND
+        busy = FULL | {"power_watts": 300.0 + round_, "utilization_ratio": 0.75}
+        tell(rules, *(gpu("n1", index, at, busy) for index in range(4)))
+    at += 10 * SECOND
+    half_read = {name: busy[name] for name in FEW}
+    link = {"link_width": 8.0, "link_width_max": 16.0, "present": 0.0}
+    for _ in range(times):
+        tell(rules, gpu("n1", 0, at, half_read), *(gpu("n1", i, at, busy) for i in range(1, 4)))
+        tell(rules, sample("pcie", at, link, node="n1", address="0000:3b:00"))
+        tell(rules, sample("bmc", at, {"critical": 1.0}, node="n1", sensor="PSU1", kind="state"))
+        assert [one.rule for one in facts(rules, at, 4)] == []
+        if restarts:
+            rules = kept(rules)
+    at += 10 * SECOND
+    tell(rules, gpu("n1", 0, at, half_read), *(gpu("n1", i, at, busy) for i in range(1, 4)))
+    tell(rules, sample("pcie", at, link, node="n1", address="0000:3b:00"))
+    tell(rules, sample("bmc", at, {"critical": 1.0}, node="n1", sensor="PSU1", kind="state"))
+    found = {one.rule for one in facts(rules, at, 4)}
+    assert {"gpu_vanished", "pcie_gone", "pcie_width", "bmc_critical"} <= found, "a second one is"
+
+
 # ---- counters that were read in part ---------------------------------------------------------
 
 
