@@ -130,7 +130,19 @@ class CliAdapter:
             )
         else:
             lines.append(f"slurmctld's log is read at each write: {log.path}")
+            lines.extend(self._silent_log())
         return lines
+
+    def _silent_log(self) -> list[str]:
+        """What to know where slurmctld logs too little to be a witness."""
+        with contextlib.suppress(SlurmError):
+            level = re.search(r"^SlurmctldDebug\s*=\s*(\S+)", self._config(), re.MULTILINE)
+            if level and level[1] in ("quiet", "fatal", "error"):
+                return [
+                    f"SlurmctldDebug is {level[1]}: no change of a node is logged, and a reason "
+                    "that a person sets between look and write would not be noticed; info is enough"
+                ]
+        return []
 
     def close(self) -> None:
         """Nothing is held open between calls."""
@@ -251,13 +263,16 @@ class _Scontrol:
         """See writing.Channel."""
         whom = f"NodeName={compress(names)}"
         try:
+            words = ["update", whom]
+            if change.state:
+                words.append(f"State={change.state}")
             if change.comment is not None:
                 # Over a pipe scontrol keeps the quotes of a Comment: it goes as an argument.
-                said = self._apart(["update", whom, f"Comment={change.comment}"])
+                said = self._apart([*words, f"Comment={change.comment}"])
+            elif not change.reason.isascii():
+                # readline takes other letters for keys (Meta); a reason of ours has none.
+                said = self._apart([*words, f"Reason={change.reason}"])
             else:
-                words = ["update", whom]
-                if change.state:
-                    words.append(f"State={change.state}")
                 if change.reason:
                     words.append(f"Reason={_quoted(change.reason)}")
                 said = self._talks.ask(" ".join(words), self._deadline_seconds)

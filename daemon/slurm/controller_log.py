@@ -5,10 +5,14 @@ the order of the lines is the order of the updates (src/slurmctld/node_mgr.c, up
 
     [2026-11-30T02:51:57.286] update_node: node n3 reason set to: bad DIMM
     [2026-11-30T02:51:57.286] update_node: node n3 state set to DRAINED
+
+Users' words reach that log too, unescaped (a partition that does not exist, say). So a line counts
+only where slurmctld begins one, and nothing of it is trusted to be harmless: see writing.py.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,7 +20,10 @@ from pathlib import Path
 
 # What can be written between two looks; more than this is not a window but a flood.
 READ_LIMIT_BYTES = 8 * 1024 * 1024
-_LINE = re.compile(r"update_node: node (\S+) (reason|state) set to:? ?(.*)$")
+# Every LogTimeFormat stands in brackets.
+_LINE = re.compile(r"\[[^]]*\] update_node: node (\S+) (reason|state) set to:? ?(.*)\Z", re.DOTALL)
+# States of a node that nobody holds back: what was said of it before has been taken back.
+_IN_SERVICE = ("IDLE", "ALLOC", "MIX", "COMP")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +55,9 @@ class ControllerLog:
         if self.path is None:
             return None
         try:
-            status = self.path.stat()
-            with self.path.open("rb"):
-                pass
+            # Of the open file: on NFS a name alone may answer what was so some seconds ago.
+            with self.path.open("rb") as stream:
+                status = os.fstat(stream.fileno())
         except OSError as error:
             self.why = f"{self.path}: {error.strerror}"
             return None
@@ -72,12 +79,13 @@ class ControllerLog:
         except OSError as error:
             self.why = f"{self.path}: {error.strerror}"
             return None
-        return list(_updates(text.splitlines()))
+        # slurmctld ends a line with "\n" alone: whatever else ends lines is part of a reason.
+        return list(_updates(text.split("\n")))
 
 
 def _updates(lines: Iterable[str]) -> Iterable[Update]:
     for line in lines:
-        match = _LINE.search(line)
+        match = _LINE.match(line)
         if match:
             yield Update(match[1], match[2], match[3].rstrip())
 
@@ -126,7 +134,7 @@ def overwritten(
         end = len(mine)
     if end is None:
         return None
-    before = mine[:end]
+    before = _not_taken_back(mine[:end])
     reasons = [
         update.value for update in before if update.what == "reason" and update.value != ours
     ]
@@ -138,6 +146,14 @@ def overwritten(
         drained=any(state.startswith("DRAIN") for state in states) or not states,
         down=any(state.startswith("DOWN") for state in states),
     )
+
+
+def _not_taken_back(before: list[Update]) -> list[Update]:
+    """Those after the last that brought the node back: who lifted a drain wants none of it."""
+    for index in range(len(before) - 1, -1, -1):
+        if before[index].what == "state" and before[index].value.startswith(_IN_SERVICE):
+            return before[index + 1 :]
+    return before
 
 
 def _our_write(mine: list[Update], ours: str) -> int | None:

@@ -129,8 +129,8 @@ class Session:
 
     def ask(self, command: str, deadline_seconds: float) -> str:
         """What scontrol printed for ``command``. Raises SessionError."""
-        if "\n" in command or "\r" in command:
-            raise ValueError("one line is one command")
+        if not (command.isascii() and command.isprintable()):
+            raise ValueError("a command is one line of printable ASCII: readline obeys other keys")
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(f"{command}\nversion\n".encode())

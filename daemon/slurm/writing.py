@@ -27,6 +27,7 @@ from daemon.slurm.adapter import (
 from daemon.slurm.controller_log import (
     ControllerLog,
     Foreign,
+    Position,
     Update,
     by_node,
     drained_as,
@@ -220,20 +221,32 @@ class Writer:
             looked = self._monotonic()
             if allowed:
                 self._window()
-            for value, names in allowed:
-                self._send(write, value, names, tally)
-                tally.window_seconds = max(tally.window_seconds, self._monotonic() - started)
-                written.update(dict.fromkeys(names, value))
-            if allowed:
-                write_seconds = max(1e-4, (self._monotonic() - looked) / len(allowed))
-                size = min(ROUND_LIMIT, max(1, int((looked - started) / write_seconds)))
-            updates = self._log.since(begin) if write.replaces and allowed else None
-            if updates is not None:
-                told = by_node(updates)
+            sent: list[_Group] = []
+            try:
                 for value, names in allowed:
-                    self._mend(told, value, names, tally)
-                    _believe(write, told, value, names, tally)
+                    self._send(write, value, names, tally)
+                    sent.append((value, names))
+                    tally.window_seconds = max(tally.window_seconds, self._monotonic() - started)
+                    written.update(dict.fromkeys(names, value))
+                if allowed:
+                    write_seconds = max(1e-4, (self._monotonic() - looked) / len(allowed))
+                    size = min(ROUND_LIMIT, max(1, int((looked - started) / write_seconds)))
+            finally:
+                # Where a later group was not taken, the earlier ones have replaced what they have.
+                self._witnessed(write, sent, begin, tally)
         return written
+
+    def _witnessed(
+        self, write: Write, sent: list[_Group], begin: Position | None, tally: _Tally
+    ) -> None:
+        """What slurmctld's log tells of the groups that it answered in this round."""
+        updates = self._log.since(begin) if write.replaces and sent else None
+        if updates is None:
+            return
+        told = by_node(updates)
+        for value, names in sent:
+            self._mend(told, value, names, tally)
+            _believe(write, told, value, names, tally)
 
     def _allowed(self, groups: list[_Group], check: Check, tally: _Tally) -> list[_Group]:
         """Looks, and leaves what the caller's check lets pass."""
@@ -299,6 +312,7 @@ class Writer:
             foreign = overwritten(told.get(name, []), name, ours, unlogged=name in tally.said)
             if foreign is None:
                 continue
+            tally.unknown.pop(name, None)
             if self._put_back(name, ours, foreign):
                 tally.restored[name] = foreign.reason
             else:
@@ -312,7 +326,7 @@ class Writer:
                 return False
             if not same_reason(node.reason, ours) if ours else node.drain:
                 return True  # relabelled or drained again: it is theirs as it stands
-            if not self._channel.can_say(foreign.reason):
+            if not (_can_be_told(foreign.reason) and self._channel.can_say(foreign.reason)):
                 return False
             if ours and foreign.down and not foreign.drained:
                 self._channel.change([name], Change(state="UNDRAIN"))
@@ -322,6 +336,15 @@ class Writer:
         except (ChannelBroken, SlurmError):
             return False
         return node is not None and node.reason == foreign.reason
+
+
+def _can_be_told(reason: str) -> bool:
+    """Whether a reason from the log may be written at all, and would be what somebody wrote.
+
+    Keys that a readline obeys (Ctrl-U, Ctrl-O) would make a command of a reason, and anybody's
+    words may stand in that log; bytes that are no text were lost when it was read.
+    """
+    return reason.isprintable() and "\ufffd" not in reason
 
 
 def _believe(
