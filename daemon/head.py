@@ -246,8 +246,8 @@ class Head:
         await self.group.close()
         self.intake.close()
         self._hand_thread.shutdown(wait=False, cancel_futures=True)
-        for loop in self.loops:
-            loop.close()
+        for close in (self.learning_jobs.close, *(loop.close for loop in self.loops)):
+            close()
         self.desk.source.close()
         self.store.close()
         log.info("head_ends")
@@ -281,7 +281,8 @@ class Head:
         run = self.stages.run
         await self.by_hand(lambda: run("past jobs", self.past_jobs.observe, reading.jobs, now_ns))
         returned = await self.by_hand(self.drains.reconcile, reading.nodes, now_ns)
-        self.desk.show()
+        if self.drains.reconciled:
+            self.desk.show(reading)
         await self.returned(returned)
         if self.tender is not None:
             tend = self.tender.tend

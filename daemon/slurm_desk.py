@@ -14,7 +14,7 @@ import structlog
 from collectors.sample import Batch, Cycle
 from collectors.slurm.nodes import Nodes, NodeState
 from collectors.slurm.reader import Job
-from collectors.slurm.source import SlurmSource
+from collectors.slurm.source import Reading, SlurmSource
 from daemon.policy.groups import Groups, configured, joined, of_features
 from daemon.slurm.adapter import SlurmAdapter, SlurmError
 from daemon.slurm.topology import of_topology
@@ -42,8 +42,8 @@ class SlurmDesk:
         self._monotonic = monotonic
         self._cycle = Cycle(source, "", monotonic)
         self._read_seconds: float | None = None
-        # When the newest reading began and ended, where it is not shown yet.
-        self._unshown: tuple[float, float] | None = None
+        # The newest reading, and when it began and ended, where it is not shown yet.
+        self._unshown: tuple[Reading, float, float] | None = None
         # Nodes read anew, and when: a reading that began before must not undo them.
         self._again: dict[str, tuple[float, NodeState]] = {}
         self._lock = threading.Lock()  # a reading and what is read anew come by two threads
@@ -58,23 +58,23 @@ class SlurmDesk:
         self.fault = batch.fault
         reading = self.source.latest
         if batch.up and reading is not None:
-            self._unshown = began, self._monotonic()
+            self._unshown = reading, began, self._monotonic()
             self._read_topology(reading.nodes)
         return batch
 
-    def show(self) -> None:
-        """Makes the newest reading the one that is judged by: once the ledger was held against it.
+    def show(self, reading: Reading | None) -> None:
+        """Makes ``reading`` the one that is judged by: once the ledger was held against it.
 
         Before that nobody knows who came back in it, and a node that a person has just returned
-        would be drained anew for what was.
+        would be drained anew for what was. So no other is shown, where one came late meanwhile.
         """
-        reading, read = self.source.latest, self._unshown
-        if reading is None or read is None:
+        unshown = self._unshown
+        if unshown is None or unshown[0] is not reading:
             return
-        began, ended = read
+        shown, began, ended = unshown
         with self._lock:
             newer = {name: one for name, (at, one) in self._again.items() if at >= began}
-            self.nodes = {**reading.nodes, **newer}
+            self.nodes = {**shown.nodes, **newer}
             self._again = {name: self._again[name] for name in newer}
             self._read_seconds, self._unshown = ended, None
 

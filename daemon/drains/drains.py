@@ -60,6 +60,7 @@ class Drains:
     ) -> None:
         self._stages = stages or Stages()
         self._came_back: list[Returned] = []
+        self.reconciled = False
         # When this head made drains, by a clock that nobody sets; the ledger's is the wall's.
         self._monotonic = monotonic
         self._made_seconds: deque[float] = deque()
@@ -232,11 +233,16 @@ class Drains:
         self._reconciler.not_read()
 
     def reconcile(self, nodes: Mapping[str, NodeState], now_ns: int) -> list[Returned]:
-        """Holds the ledger against a reading of Slurm; answers the nodes that came back."""
+        """Holds the ledger against a reading of Slurm; answers the nodes that came back.
+
+        ``reconciled`` tells whether that went well: only then may it be judged by this reading.
+        """
         run = self._stages.run
         # What a word freed beside the node that it was about is told with the next reading.
         returned, self._came_back = self._came_back, []
-        returned += run("drains", self._reconciler.reconcile, nodes, now_ns) or []
+        came = run("drains", self._reconciler.reconcile, nodes, now_ns)
+        self.reconciled = came is not None and self._reconciler.saw_returns
+        returned += came or []
         run("flap locks", self._flaps.watch, now_ns)
         if self._proofs is not None:
             returned += run("proofs", self._proofs.step, now_ns) or []

@@ -43,6 +43,9 @@ class Reconciler:
         # When a reading last showed each held drain: the ledger is stamped more rarely.
         self._shown_ns: dict[str, int] = {}
         self._controller = Controller(lambda: hand.adapter.controller_start_ns())
+        # Whether the last reading was looked through for nodes that others gave back: what was
+        # certain of these before is spent, and until then nobody knows it.
+        self.saw_returns = False
 
     def not_read(self) -> None:
         """Slurm could not be read in this cycle: nothing is concluded."""
@@ -57,7 +60,9 @@ class Reconciler:
         run = self._stages.run
         run("a clock that was set back", nothing_later, self._ledger, now_ns)
         self._controller.begin()
-        returned = run("others' drains", self._watch_others, nodes, now_ns) or []
+        given_back = run("others' drains", self._watch_others, nodes, now_ns)
+        self.saw_returns = given_back is not None
+        returned = given_back or []
         agreed: list[Case] = []
         doubtful: list[Case] = []
         for case in self._ledger.held():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 
@@ -11,6 +12,7 @@ from daemon.config import store_directory
 from daemon.learning.desk import SELF
 from daemon.learning.night import NightError, command, due, name_of, train
 from daemon.learning.shelf import ShelfError
+from daemon.schedule import OwnThread
 
 if TYPE_CHECKING:
     from daemon.head import Head
@@ -21,6 +23,8 @@ log = structlog.get_logger("tocsin.learning")
 
 LOOK_SECONDS = 3600.0
 NIGHT_LOOK_SECONDS = 600.0
+Result = TypeVar("Result")
+
 # The deadline of the job beyond that of its child.
 _SPARE_SECONDS = 120.0
 
@@ -31,6 +35,10 @@ class Jobs:
     def __init__(self, head: Head) -> None:
         self._head = head
         self._learning = head.learning
+        # Not the shared pool: a model that takes for ever would fill it, and Slurm is read there;
+        # nor does a head that is told to end wait for it.
+        self._thread = OwnThread("tocsin-learning")
+        self._running: asyncio.Future[Any] | None = None
 
     def begin(self) -> None:
         """Puts the jobs on the head's schedule."""
@@ -47,21 +55,38 @@ class Jobs:
         now_ns = head.clock.now_ns()
         if learning.choice.model is not None:
             frame = await self._frame(learning.choice.model, now_ns)
-            await asyncio.to_thread(learning.look, frame, now_ns)
+            await self._apart(lambda: learning.look(frame, now_ns))
         hour = head.config.learning.hour
         if due(now_ns, learning.book.marked_ns("count"), hour):
-            points = await asyncio.to_thread(learning.count, now_ns)
+            points = await self._apart(lambda: learning.count(now_ns))
             learning.book.mark("count", now_ns)
             await head.intake.keep(points)
 
     async def shadow(self) -> None:
         """A model whose gate is off scores, beside the judgement: no fact waits for it."""
         learning = self._learning
+        await self._free()
         model = learning.shadow
         if model is not None:
             now_ns = self._head.clock.now_ns()
             frame = await self._frame(model, now_ns)
-            learning.overheard(model, await asyncio.to_thread(model.score, frame, now_ns))
+            learning.overheard(model, await self._apart(lambda: model.score(frame, now_ns)))
+
+    async def _apart(self, work: Callable[[], Result]) -> Result:
+        """Runs ``work`` in the one thread of learning, when it is free."""
+        await self._free()
+        # Shielded: cancelling cannot stop a thread, only hide that it still runs.
+        running = self._thread.submit(work)
+        self._running = running
+        return await asyncio.shield(running)
+
+    async def _free(self) -> None:
+        while self._running is not None and not self._running.done():
+            await asyncio.wait({self._running})
+
+    def close(self) -> None:
+        """Waits for nothing that runs."""
+        self._thread.close()
 
     async def _frame(self, model: LearnedRisk, now_ns: int) -> FeatureFrame:
         """The features that ``model`` looks at, now."""

@@ -46,7 +46,7 @@ class Desk:
     def read(self) -> bool:
         self.clock.pass_seconds(1)
         up = self.desk.read(self.clock.now_ns()).up
-        self.desk.show()
+        self.desk.show(self.desk.source.latest)
         return up
 
     def drained(self) -> set[str]:
@@ -82,11 +82,25 @@ def test_a_reading_is_judged_by_only_when_it_is_shown(made: Desk) -> None:
     assert made.drained() == {"n2"}
     assert made.desk.age_seconds == 60.0
     made.clock.pass_seconds(5)
-    made.desk.show()
+    made.desk.show(made.desk.source.latest)
     assert made.drained() == set()
     assert made.desk.age_seconds == 5.0, "since it was read, not since it is shown"
-    made.desk.show()
+    made.desk.show(made.desk.source.latest)
     assert made.desk.age_seconds == 5.0
+
+
+def test_a_reading_that_nobody_looked_through_is_not_shown(made: Desk) -> None:
+    """A cycle that ended late puts its own in the place of the one that was looked through."""
+    made.slurm.set("n2", state="drain", reason="ann: PSU")
+    made.read()
+    made.slurm.set("n2", state="resume")
+    made.desk.read(made.clock.now_ns())
+    looked_through = made.desk.source.latest
+    made.desk.read(made.clock.now_ns())
+    made.desk.show(looked_through)
+    assert made.drained() == {"n2"}
+    made.desk.show(made.desk.source.latest)
+    assert made.drained() == set()
 
 
 def test_a_slurm_that_is_away_leaves_the_last_reading_and_its_age(made: Desk) -> None:

@@ -187,6 +187,23 @@ def test_one_case_that_cannot_be_settled_holds_up_no_other(
     assert node(made, "n1").reason == "ann: mine"
 
 
+def test_a_reading_that_was_not_looked_through_is_told_as_such(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who gave back what in it nobody knows: judged by it, their nodes would be drained anew."""
+    made = house()
+    made.strict = False
+    made.cycle()
+    assert made.drains.reconciled
+    for name in ("others", "held"):
+        with monkeypatch.context() as patch:
+            patch.setattr(made.ledger, name, boom)
+            made.cycle()
+            assert not made.drains.reconciled, name
+        made.cycle()
+        assert made.drains.reconciled
+
+
 def test_a_note_that_cannot_be_written_stops_no_drain() -> None:
     clock = Clock()
     odd = Odd([idle(f"n{i}") for i in range(1, 5)], clock.now_ns)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -27,6 +30,7 @@ from daemon.listen import Listeners
 from daemon.policy.decisions import Action, Guard
 from daemon.slurm.simulated import SimulatedSlurm
 from models.labels import mine
+from models.voices import Risk
 from tests.daemon.learning.making import make_model
 
 SECOND_NS = 1_000_000_000
@@ -123,6 +127,35 @@ async def test_a_model_whose_gate_is_off_is_recorded_and_drains_nothing(
     assert part["signals"][0]["feature"] == "load"
     assert "load average of a minute" in part["signals"][0]["text"]
     assert not [one for one in head.active if one.node == "n3" and one.key.startswith("case/")]
+
+
+async def test_a_model_that_scores_for_ever_holds_up_nothing_but_itself(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_model(tmp_path / "models" / "learned-a")
+    Shelf(tmp_path / "models").promote("learned-a")
+    head = await start()
+    begun: list[int] = []
+    go_on = threading.Event()
+
+    def for_ever(*_: object) -> list[Risk]:
+        begun.append(1)
+        go_on.wait()
+        return []
+
+    monkeypatch.setattr(head.learning.shadow, "score", for_ever)
+    try:
+        for _ in range(3):  # each past its deadline; the shared pool has few threads
+            task = asyncio.create_task(head.learning_jobs.shadow())
+            await asyncio.wait({task}, timeout=0.2)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        assert len(begun) <= 1
+        await head.read_slurm()
+        await head.judge()
+    finally:
+        go_on.set()
 
 
 async def test_the_same_risk_is_recorded_once(start: Start, tmp_path: Path) -> None:
