@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import json
 import struct
+import tokenize
 import zipfile
 import zlib
 from pathlib import Path
@@ -54,13 +55,14 @@ def read(path: Path, limit_bytes: int) -> Arrays:
             if any(one.compress_type not in _PACKED for one in opened.infolist()):
                 raise ArraysRefused("it is packed otherwise than skops packs")
             schema = json.loads(_member(opened, SCHEMA, SCHEMA_LIMIT_BYTES))
-            found = _node(opened, schema, DEPTH_LIMIT)
+            found = _node(opened, schema, DEPTH_LIMIT, set())
     except ArraysRefused:
         raise
     except (
         # All that zipfile, json and numpy raise at bytes that are not what they should be.
         *(zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError),
         *(ValueError, KeyError, TypeError, AttributeError, SyntaxError, MemoryError, struct.error),
+        *(tokenize.TokenError, OverflowError),
     ) as error:
         raise ArraysRefused(f"it is damaged ({type(error).__name__})") from error
     if not isinstance(found, dict):
@@ -80,12 +82,21 @@ def _member(opened: zipfile.ZipFile, name: str, limit_bytes: int) -> bytes:
     return found
 
 
-def _node(opened: zipfile.ZipFile, node: dict[str, Any], depth: int) -> Any:
+def _node(opened: zipfile.ZipFile, node: dict[str, Any], depth: int, told: set[str]) -> Any:
+    """What ``node`` of the schema stands for; ``told`` are the files that stood for an array.
+
+    None stands for two: a short schema could else ask for one long file many thousand times.
+    """
     is_a = (node["__module__"], node["__class__"], node["__loader__"])
     if is_a == _DICT and depth:
-        return {name: _node(opened, one, depth - 1) for name, one in node["content"].items()}
+        content = node["content"].items()
+        return {name: _node(opened, one, depth - 1, told) for name, one in content}
     if is_a == _ARRAY and node["type"] == "numpy":
-        return _array(_member(opened, node["file"], opened.getinfo(node["file"]).file_size))
+        name = node["file"]
+        if name in told:
+            raise ArraysRefused("two arrays in it are one file")
+        told.add(name)
+        return _array(_member(opened, name, opened.getinfo(name).file_size))
     raise ArraysRefused(f"it holds objects of foreign types: {is_a[0]}.{is_a[1]}"[:200])
 
 

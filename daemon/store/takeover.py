@@ -16,6 +16,7 @@ import logging
 import os
 import shutil
 import sqlite3
+import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
 
@@ -45,9 +46,15 @@ def take_from_frozen(path: Path, fence: Callable[[], str], busy_seconds: float) 
         try:
             if not _copied(path):
                 continue
+            if why := fence():  # who stood still itself while it copied takes nothing either
+                raise StoreUnavailableError(f"database {path}: this head stands by: {why}")
+            unfinished_path(path).replace(mended_path(path))
             aside = swap(path)
         except OSError as error:
             raise unavailable(error, path) from error
+        finally:
+            with contextlib.suppress(OSError):
+                _remove_copy(path)  # half a copy on a full disk makes that no better
         log.warning("%s: taken from a head that stands still; what it held is %s", path, aside)
         return
     raise StoreUnavailableError(f"database {path}: another process still writes to it; end that")
@@ -66,22 +73,29 @@ def _is_locked(path: Path, busy_seconds: float) -> bool:
 
 
 def _copied(path: Path) -> bool:
-    """Whether a whole copy now stands as the mended file; False when the files moved meanwhile."""
+    """Whether a whole copy now stands unfinished; False when the files moved meanwhile."""
     fresh = unfinished_path(path)
-    for extra in (*_PARTS, "-shm"):
-        _beside(fresh, extra).unlink(missing_ok=True)
+    _remove_copy(path)
     before = _stamp(path)
     for extra in _PARTS:
         with contextlib.suppress(FileNotFoundError):
             shutil.copyfile(_beside(path, extra), _beside(fresh, extra))
+    shutil.copymode(path, fresh)  # who could read it before still can
     if _stamp(path) != before:
         return False
+    # Never made here: an empty file would be a whole database as well.
+    name = f"file:{urllib.parse.quote(str(fresh.absolute()))}?mode=rw"
     try:
-        with contextlib.closing(sqlite3.connect(fresh, isolation_level=None)) as connection:
-            connection.execute("PRAGMA journal_mode=DELETE")  # undoes what was half done
-            (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        with contextlib.closing(sqlite3.connect(name, isolation_level=None, uri=True)) as one:
+            one.execute("PRAGMA journal_mode=DELETE")  # undoes what was half done
+            (found,) = one.execute("PRAGMA quick_check(1)").fetchone()
     except sqlite3.DatabaseError as error:
         found = str(error)
+        if "full" in found or "disk I/O" in found or "unable to open" in found:
+            raise StoreUnavailableError(
+                f"database {path}: another process keeps it locked, and the copy of it that a "
+                f"takeover needs cannot be made ({found}): free space there"
+            ) from error
     if found != "ok":
         raise StoreUnavailableError(
             f"database {path}: another process keeps it locked, and a copy of it is damaged "
@@ -89,8 +103,12 @@ def _copied(path: Path) -> bool:
         )
     with open(fresh, "ab") as file:
         os.fsync(file.fileno())
-    fresh.replace(mended_path(path))
     return True
+
+
+def _remove_copy(path: Path) -> None:
+    for extra in (*_PARTS, "-shm"):
+        _beside(unfinished_path(path), extra).unlink(missing_ok=True)
 
 
 def _stamp(path: Path) -> Stamp:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 import subprocess
 import sys
@@ -125,6 +126,11 @@ def long_header(name: str, held: bytes) -> bytes:
     return held.replace(b"'shape': (5,)", b"'shape': (1099511627776,)")
 
 
+def unended_header(name: str, held: bytes) -> bytes:
+    """An array whose header is Python that never ends."""
+    return held.replace(b"}", b"(") if name.endswith(".npy") else held
+
+
 def missing(name: str, held: bytes) -> bytes:
     """A schema that names a file that is not there."""
     return held.replace(b".npy", b".gone") if name == "schema.json" else held
@@ -138,6 +144,7 @@ def missing(name: str, held: bytes) -> bytes:
         (lambda name, held: b"[1" if name == "schema.json" else held, {}, "damaged"),
         (deep, {}, "damaged"),
         (long_header, {}, r"not as long|damaged"),
+        (unended_header, {}, "damaged"),
         (missing, {}, "damaged"),
         (lambda _, held: held, {"compression": zipfile.ZIP_LZMA}, "packed otherwise"),
         (lambda _, held: held, {"compression": zipfile.ZIP_BZIP2}, "packed otherwise"),
@@ -150,6 +157,25 @@ def test_damage_is_refused(
     write(KEPT, path)
     rewritten(path, change, **asked)
     with pytest.raises(ArraysRefused, match=words):
+        read(path, LIMIT)
+
+
+def test_a_file_that_is_asked_for_again_and_again_is_refused(tmp_path: Path) -> None:
+    """A few bytes of schema each time, and an array of the full length in memory."""
+    path = tmp_path / "a.skops"
+    write({"a": np.zeros(9), "b": np.ones(9)}, path)
+    assert read(path, LIMIT).keys() == {"a", "b"}
+
+    def same_file(name: str, held: bytes) -> bytes:
+        if name != "schema.json":
+            return held
+        schema = json.loads(held)
+        content = schema["content"]
+        content["b"]["file"] = content["a"]["file"]
+        return json.dumps(schema).encode()
+
+    rewritten(path, same_file)
+    with pytest.raises(ArraysRefused, match="one file"):
         read(path, LIMIT)
 
 

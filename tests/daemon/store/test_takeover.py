@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -159,6 +162,67 @@ def test_a_take_over_that_was_cut_off_is_finished_by_the_next(
     assert [row[0] for row in database.query("SELECT who FROM t")] == ["kept"] * 5
     database.execute("INSERT INTO t VALUES ('after', '')")
     database.close()
+
+
+def test_a_head_that_stood_still_itself_while_it_copied_takes_nothing(
+    tmp_path: Path, stopped: Callable[[str], subprocess.Popen[str]]
+) -> None:
+    stopped("1")
+    path = tmp_path / "tocsin.sqlite"
+    inode = path.stat().st_ino
+    words = iter(["", "another head holds the lease"])
+    with pytest.raises(StoreUnavailableError, match="stands by"):
+        Database(path, fence=lambda: next(words))
+    assert path.stat().st_ino == inode
+    assert not list(tmp_path.glob(".tocsin*")), "nobody finishes what was given up"
+
+
+def test_a_copy_that_another_head_removed_is_no_empty_database(
+    tmp_path: Path,
+    stopped: Callable[[str], subprocess.Popen[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stopped("1")
+    path = tmp_path / "tocsin.sqlite"
+    inode = path.stat().st_ino
+    copy = shutil.copymode
+
+    def removed(source: Path, target: Path) -> None:
+        copy(source, target)
+        target.unlink()
+
+    monkeypatch.setattr(shutil, "copymode", removed)
+    with pytest.raises(StoreUnavailableError):
+        Database(path, fence=lambda: "")
+    assert path.stat().st_ino == inode
+
+
+def test_a_full_disk_is_told_as_one_and_gets_no_fuller(
+    tmp_path: Path,
+    stopped: Callable[[str], subprocess.Popen[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stopped("1")
+    path = tmp_path / "tocsin.sqlite"
+
+    def full(source: Path, target: Path) -> None:
+        target.write_bytes(b"half of it")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    with pytest.raises(StoreUnavailableError, match=r"No space left.*free space there"):
+        Database(path, fence=lambda: "")
+    assert not list(tmp_path.glob(".tocsin*"))
+
+
+def test_who_could_read_the_file_before_still_can(
+    tmp_path: Path, stopped: Callable[[str], subprocess.Popen[str]]
+) -> None:
+    stopped("1")
+    path = tmp_path / "tocsin.sqlite"
+    path.chmod(0o664)
+    Database(path, fence=lambda: "").close()
+    assert path.stat().st_mode & 0o777 == 0o664
 
 
 def test_a_head_that_lost_its_lease_while_it_wrote_calls_nothing_durable(tmp_path: Path) -> None:
