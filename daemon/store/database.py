@@ -189,12 +189,23 @@ class Database:
                 break
             except sqlite3.OperationalError as error:
                 connection.close()
+                self._raise_if_half_done(error)
                 # Where somebody holds a lock, somebody may write: then it is not as it stands.
                 if "immutable" in options or "locked" in str(error) or not Path(self.path).exists():
                     raise
         with self._lock:
             self._all.append(connection)
         return connection
+
+    def _raise_if_half_done(self, error: sqlite3.Error) -> None:
+        """Raises where the file as it stands is neither what was before a write nor after it."""
+        journal = Path(f"{self.path}-journal")
+        if "locked" in str(error) or not journal.exists() or not journal.stat().st_size:
+            return
+        raise StoreUnavailableError(
+            f"database {self.path}: a head that ended in the middle of a write left half of it; "
+            "the next one takes it back as it starts: start the head, then read"
+        ) from error
 
 
 def is_damage(error: StoreUnavailableError) -> bool:

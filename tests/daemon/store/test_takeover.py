@@ -164,6 +164,22 @@ def test_a_take_over_that_was_cut_off_is_finished_by_the_next(
     database.close()
 
 
+def test_half_a_write_is_not_read_as_if_it_stood(
+    tmp_path: Path, stopped: Callable[[str], subprocess.Popen[str]]
+) -> None:
+    """Whoever only reads cannot take it back, and must not show it."""
+    child = stopped("1")
+    path = tmp_path / "tocsin.sqlite"
+    child.kill()
+    child.wait()
+    with pytest.raises(StoreUnavailableError, match="half of it"):
+        Database(path, read_only=True)
+    Database(path, fence=lambda: "").close()
+    reader = Database(path, read_only=True)
+    assert [row[0] for row in reader.query("SELECT who FROM t")] == ["kept"] * 5
+    reader.close()
+
+
 def test_a_head_that_stood_still_itself_while_it_copied_takes_nothing(
     tmp_path: Path, stopped: Callable[[str], subprocess.Popen[str]]
 ) -> None:
