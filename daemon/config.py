@@ -137,7 +137,7 @@ def read(file: Path | None, role: str) -> Config:
     config = Config() if file is None and not path.exists() else load(Config, path)
     faults = list(faults_outside(config, role))
     if faults:
-        raise ConfigError(path, faults)
+        raise ConfigError(path if path.exists() else None, faults)
     return config
 
 

@@ -112,7 +112,7 @@ def _fact(entity: Entity, one: Hot) -> Fact:
         severity=1,
         remedy=Remedy.ALERT,
         onset_ns=one.since_ns,
-        text=f"{entity.device} is hotter than its siblings at like power",
+        text="hotter than its siblings at like power",
         advice="look at its cooling before it slows down or is lost",
         evidence=(
             f"{one.excess_celsius:.0f} celsius above its siblings over about 10 minutes, "

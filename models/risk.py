@@ -75,9 +75,15 @@ def strongest(risks: Iterable[Risk]) -> dict[Entity, Risk]:
 def words(value: float, unit: str) -> str:
     """A value with its unit for people: 3 significant digits, ratio as a percentage.
 
+    A count that has faded to next to nothing is 0.
+
     >>> words(0.12345, "ratio"), words(61.04, "celsius"), words(2.0, "count")
     ('12 %', '61 celsius', '2')
+    >>> words(8.97e-12, "count")
+    '0'
     """
+    if unit == "count" and abs(value) < 5e-4:
+        value = 0.0
     if unit == "ratio":
         return f"{100 * value:.0f} %" if abs(value) <= 2 else f"{value:.3g}"
     number = f"{value:.3g}"

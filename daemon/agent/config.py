@@ -67,7 +67,7 @@ def read_agent(file: Path | None) -> AgentSection:
         return read(path, "agent").agent
     faults = list(agent_faults(section))
     if faults:
-        raise ConfigError(path, faults)
+        raise ConfigError(path if path.exists() else None, faults)
     return section
 
 

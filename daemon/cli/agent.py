@@ -19,8 +19,8 @@ from daemon.notify import Notifier
 EXAMPLE = """example:
   tocsin agent --config /etc/tocsin/agent.toml
 
-The file needs [agent.uplink] head_url and token_file; `tocsin check --role agent` says
-what is missing and which sources work on this machine."""
+The file needs [agent.uplink] head_url and token_file;
+`tocsin check --config /etc/tocsin/agent.toml` says what is missing and which sources work here."""
 
 
 def options(parser: argparse.ArgumentParser, verb: str) -> None:

@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace, verb: str) -> int:
     except ConfigError as error:
         if arguments.json:
             faults = [asdict(fault) for fault in error.faults]
-            print(json.dumps({"ok": False, "file": str(error.file), "faults": faults}))
+            print(json.dumps({"ok": False, "file": str(error.file or ""), "faults": faults}))
             return 2
         raise
     findings = [] if arguments.no_sources else list(tried(config, role))

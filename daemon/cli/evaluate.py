@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 EXAMPLE = """examples:
   tocsin evaluate --telemetry /tmp/fleet --report /tmp/report.html
@@ -55,7 +57,28 @@ def run(arguments: argparse.Namespace, verb: str) -> int:
     if arguments.json:
         print(json.dumps(found.result, default=str))
     else:
-        print(json.dumps(found.result, default=str, indent=1))
+        print("\n".join(words(found.result)))
         if arguments.report:
             print(f"report: {arguments.report}", file=sys.stderr)
     return 0
+
+
+def words(result: Mapping[str, Any]) -> list[str]:
+    """What was found, for people: one line a scorer, then the gate and what to know."""
+    known = result["truth"] == "truth.csv"
+    precursor = f", {result['predictable_in_test']} with a precursor" if known else ""
+    out = [
+        f"{result['nodes']} nodes, judged on {result['test_node_days']:.0f} node-days; "
+        f"{result['failures_in_test']} failures{precursor}",
+        "where each is worth most within its budget of false drains:",
+        "SCORER             EARLY  FALSE  NET GPU-H  AUPRC",
+    ]
+    for name, entry in result["scorers"].items():
+        worth, auprc = entry["worth"], entry["auprc"]
+        out.append(
+            f"{name:<17}  {worth['early']:>5}  {worth['false']:>5}  "
+            f"{worth['net_gpu_hours']:>9.0f}  {'-' if auprc is None else format(auprc, '.3f'):>5}"
+        )
+    gate = result["gate"]
+    out.append(f"gate: {gate['learned']} ({gate['why']})")
+    return out + [f"note: {note}" for note in result["notes"]]

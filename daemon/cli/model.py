@@ -87,8 +87,14 @@ def lines(found: dict[str, Any], word: str) -> list[str]:
         )
     out.append(f"training {found['night']}")
     out.append(f"drift    {found['drift'] or 'none seen'}")
-    newest = found["scoreboard"][:1]
-    out += [f"board    {line}" for line in _board(newest)[1:]] if newest else []
+    board = found["scoreboard"]
+    out += [
+        f"board    {one['day']} {one['model']}: {one['drains']} drains, done or not "
+        f"({one['hits']} right, {one['wrong']} wrong, {one['open']} open, "
+        f"{one['unknown']} unknown); missed {one['missed']} of {one['failures']} failures"
+        for one in board
+        if one["day"] == board[0]["day"]
+    ]
     return out
 
 

@@ -67,7 +67,9 @@ def lines(fleet: dict[str, Any]) -> list[str]:
         + (f" ({source['fault']})" if source["fault"] else "")
         for source in fleet["sources"]
     )
-    out.extend(f"ALERT    {alert['title']}: {alert['text']}" for alert in fleet["alerts"])
+    for alert in fleet["alerts"]:
+        text = alert["text"].replace("\n", "\n         ")
+        out.append(f"ALERT    {alert['title']}: {text}")
     return out
 
 

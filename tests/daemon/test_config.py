@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+import daemon.agent.config
+import daemon.config
+from daemon.agent.config import read_agent
 from daemon.cli.main import main
 from daemon.cli.token import add
 from daemon.config import Config, read
@@ -109,6 +112,20 @@ def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
         load(Config, tmp_path / "none.toml")
     with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
         load(Config, tmp_path)
+
+
+@pytest.mark.parametrize("role", ["head", "agent"])
+def test_a_file_that_nobody_named_and_that_is_not_there_is_not_blamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: str
+) -> None:
+    for module in (daemon.config, daemon.agent.config):
+        monkeypatch.setattr(module, "DEFAULT_FILE", tmp_path / "none.toml")
+    with pytest.raises(ConfigError, match="token") as caught:
+        read(None, role)
+    assert "none.toml" not in str(caught.value)
+    with pytest.raises(ConfigError, match="token_file: is required") as caught:
+        read_agent(None)
+    assert "none.toml" not in str(caught.value)
 
 
 def test_secrets_are_not_repeated(tmp_path: Path) -> None:

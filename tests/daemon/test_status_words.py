@@ -26,3 +26,9 @@ async def test_the_age_of_the_view_of_slurm_is_said(
     fleet["slurm"] |= {"up": up, "age_seconds": age_seconds}
     (line,) = (one for one in lines(fleet) if one.startswith("slurm "))
     assert words in line
+
+
+async def test_the_lines_of_an_alert_stand_below_each_other() -> None:
+    fleet = dataclasses.asdict(await PretendHead().fleet())
+    fleet["alerts"] = [{"title": "n1: gpu3 hot", "text": "tocsin:hot gpu3\nadvice: look at it"}]
+    assert lines(fleet)[-1] == "ALERT    n1: gpu3 hot: tocsin:hot gpu3\n         advice: look at it"

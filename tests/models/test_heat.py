@@ -58,6 +58,7 @@ def test_gpu_20_above_its_siblings_is_told_within_a_quarter_of_an_hour() -> None
     (fact,) = heard(Heat(), range(1, 16), 20.0, FeatureEngine())
     assert fact.entity == Entity("gpu", "n1", "gpu3")
     assert fact.remedy is Remedy.ALERT
+    assert "gpu3" not in fact.text  # who shows it puts the GPU's name before it
     assert "20 celsius above" in fact.evidence[0]
 
 
