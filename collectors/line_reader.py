@@ -4,8 +4,9 @@ Every rule here was asked of InfluxDB 1.6.7 itself. Where it is odd, so are we: 
 and tags a character counts as escaped when the one before it is a backslash, whatever
 stands before that; in fields a backslash takes the next character with it. We accept
 more in two places: a line may end in CRLF and an integer in ``u``. We accept less in
-three, where it guesses: nothing may follow the closing quote of a text, a tag's value may
-not begin with ``=``, and two backslashes may not stand before the ``=`` of a field.
+four, where it guesses: nothing may follow the closing quote of a text, a tag's value may
+not begin with ``=``, two backslashes may not stand before the ``=`` of a field, and a field
+must have a name (it takes `` <tab>=1`` for one without, though not ``  =1``).
 """
 
 from __future__ import annotations
