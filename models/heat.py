@@ -25,7 +25,7 @@ CALM_CELSIUS = 9.0  # below it not hot: well above what a harmless warm card sho
 # A card whose job has just begun differs from its siblings for a minute or two.
 HELD_SECONDS = 600.0
 # Between jobs every card is cool. One that is hot in each job is one case, not one for each job:
-# ggpu129's two hot cards made 83 alerts in 28 days before.
+# ggpu129's two hot cards made 83 alerts in 19 days before.
 CALM_HELD_SECONDS = 12 * 3600.0
 FRESH_SECONDS = 3600.0  # what was not read for so long is not known to be hot now
 EXCESS = "temperature_over_siblings.mean_10m"

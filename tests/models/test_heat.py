@@ -92,7 +92,7 @@ def test_it_is_told_with_the_onset_it_had_until_it_was_calm_for_half_a_day() -> 
 
 
 def test_a_card_that_is_hot_in_each_job_is_one_case() -> None:
-    """83 alerts of two GPUs in 28 days, one for each job, is what people stop reading."""
+    """83 alerts of two GPUs in 19 days, one for each job, is what people stop reading."""
     engine, heat = FeatureEngine(), Heat()
     onsets = set()
     for job in range(5):
