@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
@@ -84,6 +85,25 @@ def sample(measurement: str, time_ns: int, fields: Mapping[str, Value], **tags: 
     """
     kept = tuple(sorted((name, value) for name, value in tags.items() if value))
     return Sample(measurement, kept, fields, time_ns)
+
+
+def numbers_of(*names: str) -> Callable[[Mapping[str, Value]], tuple[float | None, ...]]:
+    """Reads these fields (two or more): in order, None for what was not read or is no number."""
+    read = itemgetter(*names)
+    all_floats = (float,) * len(names)
+
+    def told(fields: Mapping[str, Value]) -> tuple[float | None, ...]:
+        try:
+            values: tuple[float, ...] = read(fields)
+        except KeyError:
+            pass
+        else:
+            if tuple(map(type, values)) == all_floats:  # as a rule, and read in one go
+                return values
+        some = [fields.get(name) for name in names]
+        return tuple([value if isinstance(value, float) else None for value in some])
+
+    return told
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,12 @@ changed in place, so a reader sees an old or a new one, never half of one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from operator import itemgetter
 from typing import NamedTuple
 
-from collectors.sample import Sample, Value
+from collectors.sample import Sample, numbers_of
 from models.rule_state import stepped_back
 from models.runs import runs_of
 from models.silence import HEAD_SOURCES
@@ -133,21 +132,7 @@ def _gpu(node: NodeNow, sample: Sample, arrival_ns: int) -> None:
     node.gpus[index] = GpuNow(uuid, time_ns, arrival_ns, step_ns, lost, _values(sample.fields))
 
 
-_read_all = itemgetter(*GPU_FIELDS)
-_ALL_FLOATS = (float,) * len(GPU_FIELDS)
-
-
-def _values(fields: Mapping[str, Value]) -> tuple[float | None, ...]:
-    """The GPU_FIELDS of one reading, None for what was not read or is no number."""
-    try:
-        values: tuple[float, ...] = _read_all(fields)
-    except KeyError:
-        pass
-    else:
-        if tuple(map(type, values)) == _ALL_FLOATS:  # as a rule
-            return values
-    read = fields.get
-    return tuple([value if isinstance(value := read(name), float) else None for name in GPU_FIELDS])
+_values = numbers_of(*GPU_FIELDS)
 
 
 def _source(node: NodeNow, sample: Sample, arrival_ns: int) -> None:

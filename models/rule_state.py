@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from operator import itemgetter
 from typing import Any
 
-from collectors.sample import Value
+from collectors.sample import Value, numbers_of
 from models.rulebook import Finding, Thresholds
 from models.voices import Entity, Fact, Remedy
 
@@ -190,24 +189,7 @@ def grown(
     return total - before, None
 
 
-_read_gauges = itemgetter(*GAUGES)
-_ALL_FLOATS = (float,) * len(GAUGES)
-
-
-def _gauges(fields: Mapping[str, Value]) -> tuple[float | None, ...]:
-    """The GAUGES of one reading, None for what was not read or is no number."""
-    try:
-        values: tuple[float, ...] = _read_gauges(fields)
-    except KeyError:
-        pass
-    else:
-        if tuple(map(type, values)) == _ALL_FLOATS:  # as a rule, and read in one go
-            return values
-    return tuple([_number(fields.get(name)) for name in GAUGES])
-
-
-def _number(value: Value | None) -> float | None:
-    return value if isinstance(value, float) else None
+_gauges = numbers_of(*GAUGES)
 
 
 def paced(interval_ns: int, step_ns: int) -> int:
