@@ -32,6 +32,9 @@ GROWING = (
 )
 DOWNS = GROWING.index("link_downs_total")
 NOT_READ = -1.0
+# Where LinkDowned stops, by its width: a port that stands there reads the same as one that answers
+# "all bits set" for want of a number.
+CEILINGS = frozenset(float((1 << bits) - 1) for bits in (8, 16, 32))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,8 @@ class LinkThresholds:
     quiet_seconds: float = 600.0
     rate_ratio: float = 0.95
     fresh_intervals: float = 3.0
+    # In less than this no link goes down and comes up again (training takes longer).
+    down_low_seconds: float = 0.1
     fresh_low_seconds: float = 90.0
     fresh_high_seconds: float = 7_200.0
 
@@ -145,6 +150,51 @@ class HostPort:
     flaps: list[Flap] = field(default_factory=list)
     spent: set[str] = field(default_factory=set)
     from_fabric: bool = False
+    # The rate that it has, and since when; it counts as the link's own once it was held.
+    rate: float = NOT_READ
+    rate_since_ns: int = 0
+    # LinkDowned as it was last believed, and when; what it fell from, or shows for the first time.
+    downs: float = NOT_READ
+    downs_ns: int = 0
+    fell_from: float = NOT_READ
+    doubted: float = NOT_READ
+
+    def begin_anew(self) -> None:
+        """Another reader, or another clock: what is compared must be read again first."""
+        self.track = Track()
+        self.downs = self.fell_from = self.doubted = NOT_READ
+
+    def learn_rate(self, learnt_ns: int) -> None:
+        """Takes in the rate of an active port. A rate that is shown for a moment is not the link's
+        own: it would call the right one too slow for ever after.
+        """
+        rate, time_ns = self.track.rate, self.track.time_ns
+        if rate == NOT_READ:
+            return
+        if rate != self.rate or not self.rate_since_ns:
+            self.rate, self.rate_since_ns = rate, time_ns
+        if time_ns - max(self.rate_since_ns, self.active_since_ns) >= learnt_ns:
+            self.best_rate = max(self.best_rate, rate)
+
+    def new_downs(self, least_seconds: float) -> tuple[float, int]:
+        """How often it went down since LinkDowned was last read, and when that was; 0 for none.
+
+        What one odd reading says is not believed: a number that no link can reach, "all bits set"
+        that is not said twice, a number that falls and is back at the next reading.
+        """
+        now, time_ns = self.track.counters[DOWNS], self.track.time_ns
+        if now == NOT_READ:
+            return 0.0, 0
+        was, before_ns, fell_from = self.downs, self.downs_ns, self.fell_from
+        grown = now - was if was != NOT_READ else 0.0
+        if grown > 1.0 + (time_ns - before_ns) / SECOND_NS / least_seconds:
+            return 0.0, 0
+        if grown > 0.0 and now in CEILINGS and self.doubted != now:
+            self.doubted = now
+            return 0.0, 0
+        self.downs, self.downs_ns, self.doubted = now, time_ns, NOT_READ
+        self.fell_from = was if grown < 0.0 else NOT_READ
+        return (grown, before_ns) if grown > 0.0 and now != fell_from else (0.0, 0)
 
     def sick(self) -> bool:
         """Whether anything about it may become a fact."""
@@ -177,20 +227,30 @@ def dump_port(port: HostPort) -> list[Any]:
     return [
         port.expected,
         port.best_rate,
-        [port.active_since_ns, port.down_since_ns, port.init_since_ns, port.narrow_since_ns],
+        [
+            port.active_since_ns,
+            port.down_since_ns,
+            port.init_since_ns,
+            port.narrow_since_ns,
+            port.rate_since_ns,
+            port.downs_ns,
+        ],
         [[flap.before_ns, flap.time_ns, flap.count, flap.job] for flap in port.flaps],
         sorted(port.spent),
         port.from_fabric,
         [track.time_ns, track.arrival_ns, track.interval_ns],
         [track.state, track.physical, track.rate, track.width, track.speed],
-        track.counters[DOWNS] if track.counters else NOT_READ,
+        port.downs,
     ]
 
 
 def load_port(row: list[Any]) -> HostPort:
     """What ``dump_port`` gave."""
     expected, best_rate, since, flaps, spent, from_fabric, times, told, downs = row
-    port = HostPort(
+    # An older head kept neither the time of a rate nor that of LinkDowned.
+    rate_since_ns, downs_ns = since[4:6] if len(since) > 4 else (since[0], times[0])
+    port_rate = told[2]
+    return HostPort(
         Track(*times, *told),
         expected,
         since[0],
@@ -201,8 +261,8 @@ def load_port(row: list[Any]) -> HostPort:
         [Flap(*flap) for flap in flaps],
         set(spent),
         from_fabric,
+        port_rate,
+        rate_since_ns,
+        downs,
+        downs_ns,
     )
-    if downs != NOT_READ:
-        port.track.counters = array("d", [NOT_READ] * len(GROWING))
-        port.track.counters[DOWNS] = downs
-    return port

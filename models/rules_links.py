@@ -26,7 +26,6 @@ from models.link_planes import (
     sick_plane,
 )
 from models.link_state import (
-    DOWNS,
     FLAP_LIMIT,
     NOT_READ,
     PORT_LIMIT,
@@ -198,23 +197,23 @@ class LinkRules:
             port = ports[key[1:]] = HostPort()
         if port.from_fabric != from_fabric:
             # Another reader: its counters may have other widths, so comparison starts anew.
-            port.track = Track()
+            port.begin_anew()
             port.from_fabric = from_fabric
         track = port.track
         if stepped_back(track.time_ns, sample.time_ns, arrival_ns):
-            track = port.track = Track()
-            port.active_since_ns = port.down_since_ns = 0
+            port.begin_anew()
+            track = port.track
+            port.active_since_ns = port.down_since_ns = port.rate_since_ns = 0
             port.init_since_ns = port.narrow_since_ns = 0
         if sample.time_ns <= track.time_ns:
             return
-        before_ns = track.time_ns
-        downs = track.counters[DOWNS] if track.counters else NOT_READ
         window_ns = int(self.thresholds.window_seconds * SECOND_NS)
         track.take(sample.fields, sample.time_ns, arrival_ns, window_ns)
         if not from_fabric:
             self._states(port)
-        if before_ns and downs != NOT_READ and track.counters[DOWNS] > downs:
-            self._went_down(key[0], port, track.counters[DOWNS] - downs, before_ns)
+        downs, before_ns = port.new_downs(self.thresholds.down_low_seconds)
+        if downs:
+            self._went_down(key[0], port, downs, before_ns)
         if port.sick():
             self._sick.add(key)
         else:
@@ -227,8 +226,7 @@ class LinkRules:
             learnt_ns = int(self.thresholds.learn_seconds * SECOND_NS)
             if time_ns - port.active_since_ns >= learnt_ns:
                 port.expected = True
-                # A rate counts as the link's own once it was held, not while it trains.
-                port.best_rate = max(port.best_rate, track.rate)
+            port.learn_rate(learnt_ns)
             port.down_since_ns = port.init_since_ns = 0
             port.spent -= {"ibdown", "ibinit"}
             slow = track.rate != NOT_READ and (

@@ -111,6 +111,9 @@ def remember(
     active = state == ACTIVE
     since = (old.active_since_ns or now_ns) if active else 0
     rate = fields.get("rate_bits_per_second", 0.0) if active else 0.0
+    best = old.best_rate_bits_per_second
+    if not best or rate == old.rate_bits_per_second:
+        best = max(best, rate)  # what one reading alone shows is not what the link can do
     carriers = [d.carrier_downs for d in reading.netdevs if d.carrier_downs is not None]
     ipoib = [d.up for d in reading.netdevs if d.ipoib and d.up is not None]
     new = replace(
@@ -119,7 +122,7 @@ def remember(
         physical_state=fields.get("physical_state", old.physical_state),
         link_downs=fields.get("link_downs_total", old.link_downs),
         carrier_downs=max(carriers) if carriers else None,
-        best_rate_bits_per_second=max(old.best_rate_bits_per_second, rate),
+        best_rate_bits_per_second=best,
         rate_bits_per_second=rate or old.rate_bits_per_second,
         active_since_ns=since,
         expected=old.expected

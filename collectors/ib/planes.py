@@ -88,7 +88,7 @@ def _infiniband(group: list[PortReading]) -> list[PortReading]:
 
 
 def _roce(device: str, ports: list[PortReading]) -> PortReading:
-    """One link made of Ethernet ports; counters are sums over those that tell them."""
+    """One link made of Ethernet ports; counters are sums, where all ports tell them."""
     ports = sorted(ports, key=lambda one: int(one.port))
     states = [one.fields["state"] for one in ports if "state" in one.fields]
     best = max(ports, key=lambda one: one.fields.get("state", 0.0))
@@ -98,11 +98,13 @@ def _roce(device: str, ports: list[PortReading]) -> PortReading:
         if "physical_state" in best.fields:
             fields["physical_state"] = best.fields["physical_state"]
     active = [one for one in ports if one.fields.get("state") == ACTIVE]
-    if active and all(RATE in one.fields for one in active):
+    if active and len(states) == len(ports) and all(RATE in one.fields for one in active):
         fields[RATE] = sum(one.fields[RATE] for one in active)
     for name in _SUMMED:
         told = [one.fields[name] for one in ports if name in one.fields]
-        if told and name != "link_downs_total":  # n planes that go down are no n times the link
+        # A sum without one of them would be too low, and jump when it is read again. And n planes
+        # that go down are no n times the link.
+        if len(told) == len(ports) and name != "link_downs_total":
             fields[name] = sum(told)
     netdevs = tuple(net for one in ports for net in one.netdevs)
     return replace(

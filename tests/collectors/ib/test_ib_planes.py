@@ -189,3 +189,40 @@ def test_declared_roce_planes_are_one_link(context: Context) -> None:
     gone = source.collect(NOW_NS + 702 * SECOND)
     assert link_events(gone) == [("down", "mlx5_0/0")]
     assert ports(gone)["mlx5_0/0"].number("state") == 1.0
+
+
+# ---- hardware that lies ----------------------------------------------------------------------
+
+
+def test_a_rate_that_a_plane_shows_once_makes_its_link_no_slower_for_ever(
+    context: Context,
+) -> None:
+    """Its best rate would never be reached again, and the node be drained for a slow link."""
+    _, smi = xdr(context)
+    source = learned(context)
+    right = (smi / "ports/3/rate").read_text().strip()
+    fake_sysfs.put(smi / "ports/3/rate", "1600 Gb/sec (8X XDR)")
+    source.collect(NOW_NS + 701 * SECOND)
+    fake_sysfs.put(smi / "ports/3/rate", right)
+    for turn in range(2, 5):
+        link = ports(source.collect(NOW_NS + (700 + turn) * SECOND))["mlx5_0/1"]
+        assert link.number("rate_bits_per_second") == 800e9
+    lose(smi, 3)
+    link = ports(source.collect(NOW_NS + 706 * SECOND))["mlx5_0/1"]
+    assert link.number("rate_bits_per_second") == 600e9
+
+
+def test_of_a_counter_that_one_plane_does_not_tell_there_is_no_sum(context: Context) -> None:
+    folder = roce(context)
+    source = learned(context, planes=("mlx5_*",))
+    batch = source.collect(NOW_NS + 701 * SECOND)
+    assert ports(batch)["mlx5_0/0"].number("transmit_discards_total") is not None
+    (folder / "ports/6/counters/port_xmit_discards").unlink()
+    link = ports(source.collect(NOW_NS + 702 * SECOND))["mlx5_0/0"]
+    assert link.number("transmit_discards_total") is None
+    assert link.number("symbol_errors_total") is not None
+    # Nor is there a rate of the link where one of them does not even say whether it is up.
+    fake_sysfs.put(folder / "ports/6/state", "???")
+    assert ports(source.collect(NOW_NS + 703 * SECOND))["mlx5_0/0"].number("state") == 4.0
+    link = ports(source.collect(NOW_NS + 704 * SECOND))["mlx5_0/0"]
+    assert link.number("rate_bits_per_second") is None
