@@ -124,7 +124,7 @@ class NvidiaSmi:
         end = self._monotonic() + self._runner.within(self._options.deadline_seconds)
         read = self._read((), now_ns, end)
         failures: list[tuple[int, Failure]] = []  # (index or -1, failure) of GPUs
-        if any(failure.device for failure in read.failures):
+        if read.mixed or any(failure.device for failure in read.failures):
             read, failures = self._one_by_one(read, now_ns, end)
         return self._batch(read, failures, now_ns)
 
@@ -137,7 +137,7 @@ class NvidiaSmi:
         """One reading of all GPUs, or of those that ``extra`` selects."""
         if self._options.method == "xml":
             result = self._run(("-q", "-x", *extra), end)
-            read = read_xml(result.stdout, self._context.node, now_ns)
+            read = read_xml(result.stdout, self._context.node, now_ns, 1 if extra else 0)
         else:
             result, read = self._read_csv(extra, now_ns, end)
         for failure in read.failures:
@@ -184,6 +184,10 @@ class NvidiaSmi:
         findings = Findings()
         result = self._run(("-L",), end)
         boards, failures = listed(result.stdout, findings)
+        if first.mixed and not boards:
+            return first, failures
+        if first.mixed:
+            findings.problem(f"each GPU was asked for by itself: {first.mixed}")
         whole = SmiText(first.node, now_ns, findings)
         for _, failure in failures:
             if not failure.device and not boards:

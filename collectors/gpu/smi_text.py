@@ -24,7 +24,8 @@ class SmiText:
     """Filled by a parser; a live source takes its parts, ``tocsin parse`` all of it at once.
 
     ``incomplete`` says why GPUs may be missing in ``boards`` though the node has them: the text was
-    cut off, or lists fewer than it counts. Empty where the list is whole.
+    cut off, or lists fewer than it counts. Empty where the list is whole. ``mixed`` says why GPUs
+    were left out that may be words of a user: each can be asked for by itself.
     """
 
     node: str
@@ -34,6 +35,7 @@ class SmiText:
     versions: dict[str, str] = field(default_factory=dict)
     failures: list[Failure] = field(default_factory=list)
     incomplete: str = ""
+    mixed: str = ""
 
     def take_failure(self, line: str) -> bool:
         """Whether ``line`` is a failure in nvidia-smi's words; if so it is kept and told.

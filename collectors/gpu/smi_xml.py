@@ -3,6 +3,11 @@
 The document is read as a stream: only values that are known are kept, so that memory does not
 grow with the text, and a document that was cut off gives what came before the cut. Fields have
 moved and been renamed over the years; each of ours names its places from new to old.
+
+Users name their processes, and names may hold tags. So nothing in or behind a GPU's list of
+processes tells of that GPU, what hides tags (comments, GPUs inside of something else) is refused,
+and a document with more GPUs than it counts is not believed. Of an answer to ourselves that is not
+whole, GPUs behind the first process are left out: each is then to be asked for by itself.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ CHUNK = 65_536
 DEPTH_MOST = 32
 VALUE_LIMIT_CHARACTERS = 400
 GPUS_MOST = 256
+WORDS_MOST = 1_024
 DOCUMENTS_MOST = 500
 
 _START = re.compile(rb"<\?xml|<!DOCTYPE|<nvidia_smi_log")
@@ -34,8 +40,12 @@ def parse(text: Text, node: str, now_ns: int) -> tuple[list[Sample], list[Proble
     return read_xml(text, node, now_ns).close()
 
 
-def read_xml(text: Text, node: str, now_ns: int) -> SmiText:
-    """The same in parts, for the live source."""
+def read_xml(text: Text, node: str, now_ns: int, asked: int | None = None) -> SmiText:
+    """The same in parts, for the live source.
+
+    ``asked`` tells an answer to ourselves, which is one document: 0 for one about all GPUs, 1 for
+    one about a single GPU (``-i``).
+    """
     raw = text if isinstance(text, bytes) else text.encode("utf-8", "replace")
     result = SmiText(node, now_ns)
     found = _START.search(raw)
@@ -47,7 +57,7 @@ def read_xml(text: Text, node: str, now_ns: int) -> SmiText:
         result.findings.problem("no nvidia-smi XML in this text", shown)
     documents = 0
     while start < len(raw):
-        following = raw.find(b"<?xml", start + 5)
+        following = raw.find(b"<?xml", start + 5) if asked is None else -1
         end = len(raw) if following < 0 else following
         documents += 1
         if documents > DOCUMENTS_MOST:
@@ -55,7 +65,7 @@ def read_xml(text: Text, node: str, now_ns: int) -> SmiText:
             break
         root = raw.rfind(b"</nvidia_smi_log>", start, end)
         after = end if root < 0 else root + len(b"</nvidia_smi_log>")
-        _Document(result).read(raw, start, after)
+        _Document(result, asked).read(raw, start, after)
         for line in raw[after : min(end, after + CHUNK)].decode("utf-8", "replace").splitlines():
             result.take_failure(line)
         start = end
@@ -65,8 +75,9 @@ def read_xml(text: Text, node: str, now_ns: int) -> SmiText:
 class _Document:
     """One document while it is read."""
 
-    def __init__(self, result: SmiText) -> None:
+    def __init__(self, result: SmiText, asked: int | None) -> None:
         self._result = result
+        self._asked = asked
         self._node = result.node
         self._now_ns = result.now_ns
         self._findings = result.findings
@@ -77,6 +88,9 @@ class _Document:
         self._gpus: list[dict[str, str]] = []
         self._system: dict[str, str] = {}
         self._programs = False  # in this GPU, the list of processes has begun
+        self._named = False  # a process was named, in whatever GPU
+        self._before = 0  # so many GPUs began before any process was named
+        self._words: list[str] = []  # of the tool, in the middle of the document
         self._root = ""
         self._deep = 0
 
@@ -89,6 +103,8 @@ class _Document:
         parser.CharacterDataHandler = self._data
         parser.StartDoctypeDeclHandler = self._doctype
         parser.EntityDeclHandler = self._entity
+        parser.CommentHandler = parser.StartCdataSectionHandler = self._hidden
+        parser.ProcessingInstructionHandler = self._hidden
         problem = ""
         try:
             for at in range(start, end, CHUNK):
@@ -118,7 +134,12 @@ class _Document:
     def _entity(self, *_: object) -> None:
         raise _Refused("it declares entities, which nvidia-smi never does")
 
+    def _hidden(self, *_: object) -> None:
+        raise _Refused("it holds a comment or the like, which nvidia-smi never prints")
+
     def _start(self, name: str, attributes: Mapping[str, str]) -> None:
+        if name.lower() == "gpu" and self._path != ["nvidia_smi_log"]:
+            raise _Refused("it holds a GPU inside of something else")
         if len(self._path) >= DEPTH_MOST:
             self._deep += 1
             return
@@ -128,8 +149,11 @@ class _Document:
         self._length = 0
         if self._path == ["nvidia_smi_log", "gpu", "processes"]:
             self._programs = True
+        elif self._path[:3] == ["nvidia_smi_log", "gpu", "processes"]:
+            self._named = True
         if self._path == ["nvidia_smi_log", "gpu"]:
             self._programs = False
+            self._before += not self._named
             self._gpu = {"id": attributes.get("id", "")[:VALUE_LIMIT_CHARACTERS]}
 
     def _data(self, data: str) -> None:
@@ -163,9 +187,8 @@ class _Document:
 
     def _stray(self, text: str) -> None:
         """Words of the tool in the middle of a document: a GPU that it could not read."""
-        if not self._programs:
-            for line in text.splitlines():
-                self._result.take_failure(line)
+        if not self._programs and len(self._words) < WORDS_MOST:
+            self._words += text.splitlines()
 
     # ---- what it means ---------------------------------------------------------------------
 
@@ -175,14 +198,19 @@ class _Document:
             findings.problem(f"not nvidia-smi XML: the root is <{clip(self._root, 60)}>")
             return
         attached = read(self._system.get("attached_gpus", ""), "count").number
-        if attached is not None and len(self._gpus) > attached:
-            # Names of processes may hold tags, and so whole GPUs.
+        listed = len(self._gpus)
+        whole = not broken and listed == (self._asked or attached)
+        if self._asked is not None and self._named and not whole:
+            self._unbelieved()
+        elif attached is not None and listed > attached:
             findings.problem(
-                f"{attached:.0f} GPUs are attached and {len(self._gpus)} are listed: "
+                f"{attached:.0f} GPUs are attached and {listed} are listed: "
                 "nothing of this document is believed"
             )
             return
-        all_listed = broken or attached is None or attached == len(self._gpus)
+        for line in self._words:
+            self._result.take_failure(line)
+        all_listed = broken or attached is None or attached == listed
         for place, gpu in enumerate(self._gpus):
             board = self._board(place, gpu, all_listed)
             self._result.boards[board.index] = board
@@ -190,8 +218,8 @@ class _Document:
         driver = self._system.get("driver_version", "")
         if _known(driver):
             self._result.versions["driver"] = driver
-        if attached is not None and attached > len(self._gpus):
-            words = f"{attached:.0f} GPUs are attached and {len(self._gpus)} are listed"
+        if attached is not None and attached > listed:
+            words = f"{attached:.0f} GPUs are attached and {listed} are listed"
             self._result.incomplete = words
             findings.problem(words)
         elif attached is None:
@@ -200,6 +228,14 @@ class _Document:
             self._result.incomplete = "the XML ends early or is broken"
         if not self._gpus:
             findings.problem("no GPU in this document")
+
+    def _unbelieved(self) -> None:
+        """Names of processes may have brought along what stands behind the first of them."""
+        self._gpus = self._gpus[: self._before]
+        self._words = []
+        words = "its list of GPUs can't be told from names of processes in it"
+        self._result.mixed = self._result.incomplete = words
+        self._findings.problem(words)
 
     def _board(self, place: int, gpu: Mapping[str, str], all_listed: bool) -> Board:
         """The index is the place in the list; with ``-i``, the minor number."""

@@ -227,3 +227,21 @@ def test_words_after_a_whole_document_cost_nothing(tool: RecordedTool, context: 
     tool.answer("-q -x", documents(2) + "Failed to properly shut down NVML: Unknown Error\n", 255)
     batch = source(context).collect(NOW_NS)
     assert (batch.up, indices(batch)) == (True, ["0", "1"])
+
+
+def test_a_name_that_breaks_the_document_costs_no_gpu(tool: RecordedTool, context: Context) -> None:
+    named = "<processes><process_info><process_name>{}</process_name></process_info></processes>"
+    whole = documents(3).replace("</gpu>", named.format("python") + "</gpu>", 1)
+    tool.answer("-q -x", whole.replace("python", "x \x01 & <gpu"))
+    lines = [f"GPU {index}: NVIDIA H100 (UUID: GPU-{index}aaaaaaa)\n" for index in range(3)]
+    tool.answer("-L", "".join(lines))
+    for index in range(3):
+        answer = one(index, 3).replace("</gpu>", named.format("x \x01 & <gpu") + "</gpu>")
+        tool.answer(f"-q -x -i {index}", answer)
+    batch = source(context).collect(NOW_NS)
+    assert (batch.up, indices(batch)) == (True, ["0", "1", "2"])
+    assert any("names of processes" in one.problem for one in batch.problems)
+    tool.answer("-L", "Segmentation fault\n", 139)
+    batch = source(context).collect(NOW_NS + 30 * SECOND)
+    assert (batch.up, indices(batch)) == (False, ["0"])
+    assert "GPUs may be missing" in batch.fault

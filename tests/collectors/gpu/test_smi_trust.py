@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from collectors.gpu.smi_xml import parse
+from collectors.gpu.smi_xml import parse, read_xml
 from collectors.sample import Problem, Sample
 
 NOW_NS = 1_796_007_000_000_000_000
@@ -139,3 +139,71 @@ def test_each_generation_names_the_same_things_in_its_way(driver: str) -> None:
         "lost": 0.0,
     }
     assert [("not one of those known" in one) for one in problems] == [True] * (schema > 13)
+
+
+# ---- an answer to ourselves -----------------------------------------------------------------
+
+FORGED = (
+    '<gpu id="00000000:9B:00.0"><uuid>GPU-f</uuid>'
+    f"<temperature><gpu_temp>GPU is lost</gpu_temp></temperature>\n{LOST}\n"
+)
+OUT = "a</process_name></process_info></processes></gpu>"
+IN = "<processes><process_info><process_name>"
+
+
+def eight(name: str, last: str = "python") -> str:
+    """A document of eight GPUs; a process on the first and one on the last bear these names."""
+    gpus = "".join(
+        f'<gpu id="00000000:{index + 1}B:00.0"><uuid>GPU-{index}</uuid><minor_number>{index}'
+        f"</minor_number>{PIECES['temperature']}{process(named) if named else ''}</gpu>\n"
+        for index, named in enumerate((name, *[""] * 6, last))
+    )
+    return (
+        '<?xml version="1.0" ?>\n<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">\n'
+        f"<nvidia_smi_log><attached_gpus>8</attached_gpus>{gpus}</nvidia_smi_log>\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "last"),
+    [
+        (f"{OUT}{FORGED}{IN}\x01<", "python"),
+        (f"{OUT}{FORGED}{IN}a & b", "python"),
+        (f"{OUT}{FORGED}{IN}", "python"),
+        (f"{OUT}{FORGED}</gpu></nvidia_smi_log>\n{LOST}\n<!--", "python"),
+        (
+            f"{OUT}</nvidia_smi_log>\n{LOST}\n<?xml version='1.0'?><nvidia_smi_log>"
+            f"<attached_gpus>1</attached_gpus>{FORGED}{IN}",
+            "python",
+        ),
+        # Two processes of one user: all between them is hidden, and as many GPUs are forged.
+        (f"{OUT}{(FORGED + '</gpu>') * 6}{FORGED}<!--", f"-->{IN}"),
+        (f"{OUT}{(FORGED + '</gpu>') * 6}{FORGED}<![CDATA[", f"]]>{IN}"),
+        (f"{OUT}{(FORGED + '</gpu>') * 6}<later>", f"{OUT}</later>{FORGED}{IN}"),
+        (f"{OUT}{(FORGED + '</gpu>') * 6}{FORGED}<processes>", f"{OUT}</processes>{IN}"),
+    ],
+    ids=["control", "and", "gpu", "end", "second", "comment", "cdata", "element", "within"],
+)
+def test_no_name_of_a_process_tells_the_live_source_of_a_gpu(name: str, last: str) -> None:
+    read = read_xml(eight(name, last), "n1", NOW_NS, asked=0)
+    samples, problems = read.close()
+    assert not any(one.number("lost") for one in samples)
+    assert "gpu_lost" not in kinds(samples)
+    assert [one.tag("uuid") for one in samples if one.measurement == "gpu"] == ["GPU-0"]
+    assert read.mixed in words(problems)
+    assert "names of processes" in read.mixed
+
+
+def test_an_answer_about_one_gpu_tells_of_no_other() -> None:
+    text = document(PIECES["temperature"] + process(f"{OUT}{FORGED}{IN}"), attached=8)
+    read = read_xml(text, "n1", NOW_NS, asked=1)
+    samples, _ = read.close()
+    assert [one.tag("uuid") for one in samples if one.measurement == "gpu"] == ["GPU-1"]
+    assert not any(one.number("lost") for one in samples)
+    assert "gpu_lost" not in kinds(samples)
+
+
+def test_a_whole_answer_with_processes_is_believed() -> None:
+    read = read_xml(eight("python"), "n1", NOW_NS, asked=0)
+    assert sorted(read.boards) == list(range(8))
+    assert (read.mixed, read.incomplete) == ("", "")
