@@ -79,7 +79,9 @@ class _Reader:
         elif info := _LINK_INFO.match(line):
             self._link(info.group("link"), info.group("rest"), line)
         else:
-            self.problems.unknown(line, "ibqueryerrors")
+            self.flush()
+            if self.problems.unknown(line, "ibqueryerrors") and not line[0].isspace():
+                self._host = ""
 
     def _port(self, guid: str, port: str, rest: str, line: str) -> None:
         self.ports += 1

@@ -62,8 +62,6 @@ def _link_fields(text: str) -> dict[str, float] | None:
     fields = {"state": state, "physical_state": physical}
     width = int(match["width"]) if match["width"] else 0
     name = match["name"] or (lane_name(float(match["speed"]) * 1e9) if match["speed"] else "")
-    if match["speed"] and not name:
-        return None
     if name in LANES:
         fields |= lane_fields(width, name)
     elif width in WIDTHS:
@@ -96,7 +94,8 @@ def parse_iblinkinfo(
         row = _ROW.match(line)
         fields = link_fields(row["link"]) if row else None
         if row is None or fields is None:
-            problems.unknown(line, "iblinkinfo")
+            if problems.unknown(line, "iblinkinfo") and row is None and not line[0].isspace():
+                head_guid, head_description, head_is_adapter = "", "", False
             continue
         guid = guid_of(row["guid"]) if row["guid"] else head_guid
         if not guid:

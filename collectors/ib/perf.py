@@ -63,7 +63,8 @@ def parse_perfquery(
             continue
         match = _PAIR.match(line.strip())
         if match is None or not section:
-            problems.unknown(line, "perfquery")
+            if problems.unknown(line, "perfquery") and ":." not in line:
+                section, where, target = "", "", None
         elif target is not None:
             _take(match.group(1), match.group(2), section, where, target, problems)
     for key in [*plain, *(key for key in wide if key not in plain)]:

@@ -68,11 +68,22 @@ def parse_ibstat(text: str | bytes, node: str, now_ns: int) -> Parsed:
             if port:
                 fields = _ibstat_field(key, value, line, problems)
                 points.put("ib_port", _tags(node, device, port), fields)
+                port = _after(key, value, port)
             elif key not in _SILENT:
                 problems.unknown(line, "ibstat")
-        else:
-            problems.unknown(line, "ibstat")
+        elif problems.unknown(line, "ibstat"):
+            port, device = "", _beneath(line, device)
     return points.samples(now_ns), problems.all()
+
+
+def _after(key: str, value: str, port: str) -> str:
+    """The port that the next lines are about: none after what may be a heading."""
+    return port if value or key in _SILENT else ""
+
+
+def _beneath(line: str, device: str) -> str:
+    """The device that the next lines are about, after a line that nobody can read."""
+    return device if line[0].isspace() else ""
 
 
 def _ibstat_field(key: str, value: str, line: str, problems: Problems) -> dict[str, float]:
@@ -115,7 +126,8 @@ def parse_ibstatus(text: str | bytes, node: str, now_ns: int) -> Parsed:
             continue
         match = _STATUS_PAIR.match(plain)
         if match is None or not (device or skip):
-            problems.unknown(line, "ibstatus")
+            foreign = problems.unknown(line, "ibstatus")
+            skip = skip or (foreign and not line[0].isspace())
         elif not skip:
             fields = _ibstatus_field(match.group(1), match.group(2).strip(), line, problems)
             points.put("ib_port", _tags(node, device, port), fields)

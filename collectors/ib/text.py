@@ -48,14 +48,19 @@ class Problems:
         else:
             self.left += 1
 
-    def unknown(self, line: str, tool: str) -> None:
-        """A line that the parser has no form for: a failure in the tool's words, or foreign."""
+    def unknown(self, line: str, tool: str) -> bool:
+        """A line that the parser has no form for: a failure in the tool's words, or foreign.
+
+        True for a foreign one. It may have been a heading: what stands below belongs to nobody.
+        """
         if len(self.kept) >= PROBLEM_LIMIT:  # a text of another kind: no closer look at each line
             self.left += 1
-        elif FAILURE.search(line):
+            return True
+        if FAILURE.search(line):
             self.add(f"{tool} reports a failure", line)
-        else:
-            self.add(f"not a line that {tool} prints", line)
+            return False
+        self.add(f"not a line that {tool} prints", line)
+        return True
 
     def all(self) -> list[Problem]:
         """What was kept, and how many were not."""

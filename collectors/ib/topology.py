@@ -135,8 +135,8 @@ def parse_topology(
             continue
         elif _SILENT.match(line):
             node = None if "guid=" in line else node
-        else:
-            problems.unknown(line, "ibnetdiscover")
+        elif problems.unknown(line, "ibnetdiscover") and not line.startswith("["):
+            node = None
     return topology, problems.all()
 
 

@@ -322,6 +322,48 @@ def test_a_text_cut_anywhere_gives_no_number_that_the_whole_does_not_give(name: 
             assert problems
 
 
+def told(samples: list[Sample]) -> tuple[set[tuple[object, ...]], dict[tuple[str, str], str]]:
+    """Each number with the port that it is of, and whose host hangs at that port."""
+    numbers, hosts = set(), {}
+    for one in samples:
+        tags = tuple((name, value) for name, value in one.tags if name != "peer_node")
+        numbers |= {(one.measurement, tags, *field) for field in one.fields.items()}
+        if one.tag("peer_node"):
+            hosts[one.tag("guid"), one.tag("port")] = one.tag("peer_node")
+    return numbers, hosts
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_a_line_that_is_noise_gives_its_numbers_to_no_other_port_or_host(name: str) -> None:
+    """What stands below a heading that nobody can read belongs to nobody."""
+    tool, raw = tool_of(name), (FIXTURES / name).read_bytes()
+    numbers, hosts = told(IB_PARSERS[tool](raw, "n7", NOW_NS)[0])
+    lines = raw.split(b"\n")
+    step = 1 + len(lines) // 60
+    for number in range(0, len(lines), step):
+        line = lines[number]
+        indent = line[: len(line) - len(line.lstrip())]
+        for noise in (
+            b"\x8f\x02#zz%",
+            indent + b"~~~~",
+            b"Zw" + line[2:],
+            indent + b"Zw" + line.lstrip()[2:],
+        ):
+            text = b"\n".join([*lines[:number], noise, *lines[number + 1 :]])
+            got, peers = told(IB_PARSERS[tool](text, "n7", NOW_NS)[0])
+            assert got <= numbers, (number, noise, got - numbers)
+            assert peers.items() <= hosts.items(), (number, noise)
+
+
+def test_a_lane_speed_that_is_newer_than_we_costs_only_the_speed() -> None:
+    row = '  2  6[  ] ==( 4X  425.0 Gbps Active/  LinkUp)==>  15  1[  ] "gpu-0003 mlx5_0" ( )\n'
+    text = "Switch: 0xfc6a1c0300200000 leaf-0:\n" + row
+    (one,), problems = IB_PARSERS["iblinkinfo"](text, "", NOW_NS)
+    assert problems == []
+    assert one.tag("peer_node") == "gpu-0003"
+    assert dict(one.fields) == {"state": 4.0, "physical_state": 5.0, "link_width": 4.0}
+
+
 @pytest.mark.parametrize("tool", sorted(IB_PARSERS))
 def test_foreign_text_gives_problems_and_no_points(tool: str) -> None:
     for name in OUTPUTS:
