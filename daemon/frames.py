@@ -8,6 +8,8 @@ both are said, so that nothing readable is lost and nothing is lost in silence.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import struct
 import zlib
@@ -19,6 +21,11 @@ MAGIC = b"\xf5tocsin\n"
 _HEADER = struct.Struct("<8sII")
 HEADER_BYTES = _HEADER.size
 PAYLOAD_LIMIT_BYTES = 256 * 1024 * 1024
+# After a power cut a file may be as long as it was to become, with zeros where data should be.
+_ZEROS = bytes(512)
+_BLOCK_BYTES = 4096
+# What stands where the disk gave nothing: no zeros, which may pass for an append cut off.
+_UNREADABLE = b"\xff"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +34,7 @@ class Damage:
 
     offset: int
     length_bytes: int
-    torn: bool  # at the very end of the file: an append that was cut off
+    torn: bool  # at the very end of the file, as an append leaves it that was cut off
 
 
 @dataclass(slots=True)
@@ -82,10 +89,47 @@ def _skip(data: bytes, position: int, report: FrameReport) -> int:
     while (following := data.find(MAGIC, following + 1)) >= 0:
         if _payload_at(data, following) is not None:
             break
-    torn = following < 0
-    end = len(data) if torn else following
+    end = len(data) if following < 0 else following
+    torn = following < 0 and _is_cut_off(data, position)
     report.damages.append(Damage(position, end - position, torn))
     return end
+
+
+def _is_cut_off(data: bytes, position: int) -> bool:
+    """Whether ``data`` from ``position`` on looks as an append does that was never finished.
+
+    A whole frame whose checksum is wrong does not: somebody was told that it is durable.
+    """
+    rest = len(data) - position
+    if not data[position:].strip(b"\0") or (rest > HEADER_BYTES and data.endswith(_ZEROS)):
+        return True
+    if not data.startswith(MAGIC[:rest], position):
+        return False
+    if rest < HEADER_BYTES:
+        return True
+    _, length, _ = _HEADER.unpack_from(data, position)
+    return bool(rest - HEADER_BYTES < length <= PAYLOAD_LIMIT_BYTES)
+
+
+def read_file(path: Path) -> bytes:
+    """All that the disk gives of a file. Raises OSError.
+
+    A sector that cannot be read (EIO) costs its block: that is filled with what is no frame.
+    """
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+    with open(path, "rb", buffering=0) as file:
+        handle = file.fileno()
+        size = os.fstat(handle).st_size
+        data = bytearray(_UNREADABLE * size)
+        for start in range(0, size, _BLOCK_BYTES):
+            with contextlib.suppress(OSError):
+                piece = os.pread(handle, min(_BLOCK_BYTES, size - start), start)
+                data[start : start + len(piece)] = piece
+    return bytes(data)
 
 
 def _checksum(length: int, payload: bytes) -> int:

@@ -13,6 +13,7 @@ SOURCE_METRICS: tuple[Metric, ...] = (
     Metric("source", "spool_batches", "gauge", "batches that wait for the head", 0),
     Metric("source", "spool_bytes", "gauge", "bytes that wait for the head", 0),
     Metric("source", "dropped_samples_total", "counter", "samples the spool had no room for", 0),
+    Metric("source", "lost_spool_bytes_total", "counter", "spool the disk gave back damaged", 0),
     Metric("source", "quarantined_lines_total", "counter", "lines that the head refused", 0),
     Metric("source", "sent_samples_total", "counter", "samples that the head took", 0),
     Metric("source", "cpu_seconds_total", "counter", "processor time of the process", 0),

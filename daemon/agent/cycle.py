@@ -218,7 +218,7 @@ class Agent:
 
     def reading(self) -> Sample:
         """The agent's own ``source`` reading: what waits, what was lost, what it costs."""
-        batches = size = dropped = sent = quarantined = 0
+        batches = size = dropped = sent = quarantined = lost = 0
         faults: list[str] = []
         last_good = None
         for lane in self.lanes:
@@ -226,6 +226,7 @@ class Agent:
             batches, size = batches + waiting[0], size + waiting[1]
             dropped += lane.dropped_samples
             sent += lane.sent_samples
+            lost += lane.spool.counts.lost_bytes
             faults.append(lane.fault())
         for uplink in self.uplinks:
             quarantined += uplink.counts.quarantined_lines
@@ -234,6 +235,8 @@ class Agent:
             last_good = good if last_good is None else max(last_good, good or last_good)
         if dropped:
             faults.append(f"{dropped} samples dropped: the spool's bounds were reached")
+        if lost:
+            faults.append(f"{lost} bytes of the spool could not be read from the disk and are lost")
         usage = resource.getrusage(resource.RUSAGE_SELF)
         since = self._started_seconds if last_good is None else last_good
         reading = source_reading(
@@ -249,6 +252,7 @@ class Agent:
             "spool_batches": float(batches),
             "spool_bytes": float(size),
             "dropped_samples_total": float(dropped),
+            "lost_spool_bytes_total": float(lost),
             "quarantined_lines_total": float(quarantined),
             "sent_samples_total": float(sent),
             "cpu_seconds_total": round(usage.ru_utime + usage.ru_stime, 3),

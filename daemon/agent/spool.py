@@ -23,7 +23,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from daemon.frames import FrameReport, frame, make_directory, read_frames, sync_directory
+from daemon.frames import (
+    FrameReport,
+    frame,
+    make_directory,
+    read_file,
+    read_frames,
+    sync_directory,
+)
 
 _HEADER = struct.Struct("<16sQqI")  # instance, sequence, UTC ns, number of samples
 _SUFFIX = ".spool"
@@ -58,6 +65,7 @@ class SpoolCounts:
     dropped_batches: int = 0
     dropped_samples: int = 0
     damaged_bytes: int = 0
+    lost_bytes: int = 0  # of these, what had been kept: not the end of a write cut off
     fault: str = ""
 
 
@@ -254,29 +262,39 @@ class Spool:
                     break  # all that was written so far is done
                 self._remove(number)
                 continue
-            self._load(number)
+            if not self._load(number):
+                break
         if self._ready:
             return self._ready[0]
         return self._memory[0] if self._memory else None
 
-    def _load(self, number: int) -> None:
-        """Reads the entries of one segment; what is damaged is counted, the rest is kept."""
+    def _load(self, number: int) -> bool:
+        """Reads the entries of one segment; what is damaged is counted, the rest is kept.
+
+        False where it cannot be looked at now (no file to be had, no memory): it stays.
+        """
         segment = self._segments[number]
-        self._ready_segment = number
-        self._ready.clear()
         start = self._cursor[1] if self._cursor[0] == number else 0
         try:
             entries, report = self._read(number, start)
+        except FileNotFoundError as error:
+            self.counts.fault = f"spool: {error.strerror}: {self._path(number)}"
+            self._drop(segment.batches, segment.samples)
+            entries, report = [], FrameReport()
         except OSError as error:
             self.counts.fault = f"spool: {error.strerror or error}: {self._path(number)}"
-            self._drop(segment.batches, segment.samples)
-            return
+            return False
+        self._ready_segment = number
+        self._ready.clear()
         self.counts.damaged_bytes += sum(damage.length_bytes for damage in report.damages)
+        whole = [damage for damage in report.damages if not damage.torn]
+        self.counts.lost_bytes += sum(damage.length_bytes for damage in whole)
         self._ready.extend(entries)
+        return True
 
     def _read(self, number: int, start: int) -> tuple[list[Entry], FrameReport]:
         report = FrameReport()
-        data = self._path(number).read_bytes()
+        data = read_file(self._path(number))
         return list(_entries(data, number, start, report)), report
 
     def _advance(self, entry: Entry) -> None:
@@ -317,7 +335,11 @@ class Spool:
                 if number < self._cursor[0]:
                     self._remove(number)
                     continue
-                self._segments[number] = self._survey(number)
+                try:
+                    self._segments[number] = self._survey(number)
+                except OSError as error:  # looked at again when its turn comes
+                    self.counts.fault = f"spool: {error.strerror or error}: {self._path(number)}"
+                    self._segments[number] = _Segment(number)
         except OSError as error:
             self.counts.fault = f"spool: {error.strerror or error}: {self.directory}"
             numbers = list(self._segments)

@@ -118,7 +118,10 @@ def _stats(directory: Path, arguments: argparse.Namespace) -> int:
     if found.database_fault:
         print(f"events are not counted: {found.database_fault}")
     if found.damaged_files:
-        print(f"{found.damaged_files} damaged files are set aside in {directory}/damaged")
+        print(
+            f"{found.damaged_files} files ({size(found.damaged_bytes)}) that were set aside lie in "
+            f"{directory}/damaged"
+        )
     rows: list[tuple[Any, ...]] = [
         (
             one.measurement,

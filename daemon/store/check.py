@@ -18,7 +18,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from daemon.frames import FrameReport, sync_directory
+from daemon.frames import FrameReport
+from daemon.store.aside import files_aside, move_aside
 from daemon.store.database import Database, is_damage
 from daemon.store.embedded import Store, samples_from, take_lock
 from daemon.store.errors import StoreUnavailableError, unavailable
@@ -26,7 +27,7 @@ from daemon.store.parts import Part, all_parts, read_part, remove, without_cover
 from daemon.store.reader import Reader
 from daemon.store.rebuild import rebuild_if_damaged
 from daemon.store.segments import list_segments, read_segment, segment_path
-from daemon.store.swap import free_name, mended_path, unfinished_path
+from daemon.store.swap import mended_path, unfinished_path
 from daemon.store.tables import sort_once, tags_of, times_ns
 
 DATABASE_FILE = "tocsin.sqlite"
@@ -75,6 +76,7 @@ class StoreStats:
     spool_bytes: int = 0
     database_bytes: int = 0
     damaged_files: int = 0
+    damaged_bytes: int = 0
     events: int = 0
     database_fault: str = ""
     measurements: list[MeasurementStats] = field(default_factory=list)
@@ -118,8 +120,8 @@ def verify(directory: Path, deep: bool = True) -> Iterator[Finding]:
         for text in database.check():
             yield Finding(path, text, True)
         database.close()
-    for kept in sorted((directory / "damaged").glob("*")):
-        yield Finding(kept, "was damaged and set aside earlier", False)
+    for kept in files_aside(directory):
+        yield Finding(kept.path, "was set aside earlier; look at it, then remove it", False)
 
 
 def _verify_spool(directory: Path) -> Iterator[Finding]:
@@ -133,7 +135,7 @@ def _verify_spool(directory: Path) -> Iterator[Finding]:
                         yield Finding(path, "a frame does not add up", True)
         except FileNotFoundError:
             continue  # rolled while we looked
-        except (ValueError, OSError, KeyError, pa.ArrowException) as error:
+        except (ValueError, KeyError, pa.ArrowException) as error:
             yield Finding(path, f"a frame cannot be read: {error}", True)
             continue
         for damage in report.damages:
@@ -195,16 +197,14 @@ def repair(directory: Path, now_ns: int = 0) -> list[str]:
 def _repair_files(directory: Path) -> list[str]:
     """Sets Parquet files aside that cannot be read, and removes what is of no use."""
     done: list[str] = []
-    damaged = directory / "damaged"
-    damaged.mkdir(exist_ok=True)
     for root in (directory / "parquet", directory / "rollup"):
         for leftover in root.glob("*/*/*.tmp"):
             leftover.unlink()
             done.append(f"removed {leftover}, which was never finished")
         for part in list(all_parts(root)):
             if any(finding.loses_rows for finding in _verify_part(part, deep=True)):
-                _set_aside(part.path, damaged)
-                done.append(f"set aside {part.path}, which cannot be read")
+                target = move_aside(part.path, directory)
+                done.append(f"set aside {part.path}, which cannot be read, as {target}")
         # Only now: what a damaged file covered counts again.
         parts = list(all_parts(root))
         counted = {part.path for part in without_covered(parts)}
@@ -212,14 +212,6 @@ def _repair_files(directory: Path) -> list[str]:
         remove(covered)
         done.extend(f"removed {path}, which another file covers" for path in covered)
     return done
-
-
-def _set_aside(path: Path, damaged: Path) -> Path:
-    """Where it is now: never over a file that an earlier repair has set aside."""
-    target = free_name(damaged, "_".join(path.parts[-3:]))
-    path.rename(target)
-    sync_directory(damaged)
-    return target
 
 
 def _events_again(store: Store) -> int:
@@ -256,13 +248,15 @@ def stats(directory: Path) -> StoreStats:
                     one = by_name.setdefault(group["m"], MeasurementStats(group["m"]))
                     one.spool_rows += group["rows"]
                     _span(one, frame.head["from"], frame.head["to"])
-        except (OSError, ValueError):
-            continue
+        except (OSError, ValueError, StoreUnavailableError):
+            continue  # verify tells of it
     found.measurements = [by_name[name] for name in sorted(by_name)]
     found.parquet_bytes = sum(one.parquet_bytes for one in found.measurements)
     found.rollup_bytes = _bytes_below(reader.rollup_directory)
     found.spool_bytes = _bytes_below(reader.spool_directory)
-    found.damaged_files = len(list((directory / "damaged").glob("*")))
+    aside = files_aside(directory)
+    found.damaged_files = len(aside)
+    found.damaged_bytes = sum(one.size_bytes for one in aside)
     database = directory / DATABASE_FILE
     if database.exists():
         found.database_bytes = database.stat().st_size

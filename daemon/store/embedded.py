@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from collectors.sample import Sample
 from daemon.frames import FrameReport, make_directory
+from daemon.store.aside import FOLDER, copy_aside, files_aside, words
 from daemon.store.database import Database
 from daemon.store.errors import StoreUnavailableError, unavailable
 from daemon.store.events import BatchMarks, Event, EventTable
@@ -31,6 +32,7 @@ from daemon.store.merge import merge_parts
 from daemon.store.options import StoreOptions
 from daemon.store.packing import Columns, Packer, split_series
 from daemon.store.parts import (
+    DAY_NS,
     Part,
     all_parts,
     is_short,
@@ -68,9 +70,12 @@ class StoreCounts:
     segments_rolled: int = 0
     parquet_bytes: int = 0
     damaged_bytes: int = 0
+    days_removed_for_size: int = 0
+    aside_removed: int = 0
     fault: str = ""
     short: str = ""
     unreadable: str = ""
+    aside: str = ""
 
 
 class Store(Reader):
@@ -215,7 +220,10 @@ class Store(Reader):
                     if number != self._writer.number
                 ]
             for number in closed:
-                self._roll_segment(number, now_ns)
+                try:
+                    self._roll_segment(number, now_ns)
+                except OSError as error:
+                    raise unavailable(error, self.spool_directory) from error
             return len(closed)
 
     def _first_unrolled(self) -> int:
@@ -229,13 +237,13 @@ class Store(Reader):
         groups: dict[str, list[Columns]] = {}
         marks: list[tuple[str, str, int]] = []
         faults: list[str] = []
-        try:
-            for frame in read_segment(path, report):
-                marks.extend(frame.marks)
+        for frame in read_segment(path, report):
+            marks.extend(frame.marks)
+            try:
                 for columns in frame.columns():
                     groups.setdefault(columns.measurement, []).append(columns)
-        except _UNREADABLE as error:
-            faults.append(f"{type(error).__name__}: {error}")
+            except _UNREADABLE as error:
+                faults.append(f"{type(error).__name__}: {error}")
         for measurement in sorted(groups):
             try:
                 self._write_parts(measurement, groups.pop(measurement), number)
@@ -246,8 +254,9 @@ class Store(Reader):
         self.counts.damaged_bytes += sum(d.length_bytes for d in report.damages if not d.torn)
         if faults:
             # What could not be read is kept for people to look at; a torn end is no loss.
-            log.error("spool segment %s is damaged: %s", path, "; ".join(faults)[:500])
-            shutil.copy2(path, self.directory / "damaged" / path.name)
+            kept = copy_aside(path, self.directory)
+            told = "; ".join(faults)[:500]
+            log.error("spool segment %s is damaged: %s; it is kept as %s", path, told, kept)
         for tail in self.tails:
             tail.keep(path, number)
         path.unlink()
@@ -287,6 +296,7 @@ class Store(Reader):
         """
         with self._upkeep_lock:
             report = self._upkeep().run(now_ns)
+            self._note(report)
             self.counts.unreadable = "; ".join(report.faults)[:500]
             log.info("store upkeep: %s", report.text())
             return report
@@ -296,9 +306,19 @@ class Store(Reader):
         after that, in words. Raises StoreUnavailableError."""
         if self.room.short():
             with self._upkeep_lock:
-                self._upkeep().make_room()
+                self._note(self._upkeep().make_room())
         self.counts.short = self.room.short()
+        day_ago_ns = self.now_ns() - DAY_NS
+        self.counts.aside = words(files_aside(self.directory), self.directory, day_ago_ns)
         return self.counts.short
+
+    def files_at_fault(self) -> str:
+        """What is wrong with its files, or was lately, in words; empty when nothing."""
+        return "; ".join(filter(None, (self.counts.unreadable, self.counts.aside)))
+
+    def _note(self, report: UpkeepReport) -> None:
+        self.counts.days_removed_for_size += report.days_removed_for_size
+        self.counts.aside_removed += report.aside_removed
 
     def _upkeep(self) -> Upkeep:
         return Upkeep(
@@ -328,7 +348,7 @@ class Store(Reader):
 
     def _make_directories(self) -> None:
         try:
-            for path in (self.spool_directory, self.parquet_directory, self.directory / "damaged"):
+            for path in (self.spool_directory, self.parquet_directory, self.directory / FOLDER):
                 make_directory(path)
         except OSError as error:
             raise unavailable(error, self.directory) from error
@@ -346,8 +366,11 @@ class Store(Reader):
                 for mark in frame.marks:
                     self.marks.note(*mark)
                 # A frame may be durable and its events not: they are added once more.
-                for columns in frame.columns("event"):
-                    self.event_table.add(samples_of(columns))
+                try:
+                    for columns in frame.columns("event"):
+                        self.event_table.add(samples_of(columns))
+                except _UNREADABLE as error:  # rolling sets it aside; a head must start
+                    log.error("spool segment %d: events cannot be read: %s", number, error)
             for damage in report.damages:
                 kind = "torn end" if damage.torn else "damage"
                 log.warning("spool segment %d: %s of %d bytes", number, kind, damage.length_bytes)

@@ -150,6 +150,7 @@ class InfluxSink:
         self.writer = InfluxWriter(options)
         self.keep = keep
         self.sent_lines = 0
+        self._broken = ""
         self._thread = OwnThread("tocsin-influx")
         self.delivery = Delivery(
             self._post,
@@ -167,9 +168,18 @@ class InfluxSink:
         return self.delivery.counts
 
     async def run(self) -> None:
-        """Sends for ever; cancel it to stop."""
+        """Sends for ever; cancel it to stop. Whatever goes wrong once (no file to be had, a disk
+        that fails) is said and tried again: it must not end the sending for good."""
         while True:
-            if not await self.step():
+            try:
+                more = await self.step()
+            except Exception as error:
+                if not self._broken:
+                    log.exception("InfluxDB %s: nothing is sent", self.options.url)
+                self._broken, more = f"{type(error).__name__}: {error}", False
+            else:
+                self._broken = ""
+            if not more:
                 await asyncio.sleep(self.options.poll_seconds)
 
     async def step(self) -> bool:
@@ -206,12 +216,15 @@ class InfluxSink:
 
     def fault(self) -> str:
         """One line for people: what is wrong, what it cost; empty when all is well."""
-        told: list[str] = [self.counts.fault] if self.counts.fault else []
-        if self.tail.dropped_rows:
-            told.append(f"{self.tail.dropped_rows} samples dropped: the outbox was full")
+        told = [one for one in (self._broken, self.counts.fault, self.loss()) if one]
         if self.counts.quarantined_lines:
             told.append(f"{self.counts.quarantined_lines} lines refused, see quarantine.lines")
         return "; ".join(told)
+
+    def loss(self) -> str:
+        """What the outbox's bound has cost, in words; empty when nothing."""
+        dropped = self.tail.dropped_rows
+        return f"{dropped} samples dropped: the outbox was full" if dropped else ""
 
 
 def _samples(frames: list[Frame]) -> list[Sample]:

@@ -15,6 +15,7 @@ from daemon.frames import (
     FrameReport,
     frame,
     make_directory,
+    read_file,
     read_frames,
     sync_directory,
 )
@@ -41,11 +42,18 @@ def list_segments(directory: Path) -> list[int]:
 
 
 def read_segment(path: Path, report: FrameReport | None = None) -> Iterator[Frame]:
-    """The whole frames of a segment. Raises FileNotFoundError when it was rolled meanwhile.
+    """The whole frames of a segment. Raises FileNotFoundError when it was rolled meanwhile, and
+    StoreUnavailableError when it cannot be looked at (whose it is, a limit).
 
-    A frame of another version, or nonsense with a right checksum, counts as damage.
+    A frame of another version, or nonsense with a right checksum, counts as damage, and so does
+    what the disk does not give.
     """
-    data = path.read_bytes()
+    try:
+        data = read_file(path)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise unavailable(error, path) from error
     report = FrameReport() if report is None else report
     for end, payload in read_frames(data, report):
         try:

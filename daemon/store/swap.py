@@ -16,6 +16,7 @@ import os
 from pathlib import Path
 
 from daemon.frames import make_directory, sync_directory
+from daemon.store.aside import FOLDER, free_name
 
 
 def mended_path(path: Path) -> Path:
@@ -37,7 +38,7 @@ def swap(path: Path) -> Path | None:
     mended = mended_path(path)
     if not mended.exists():
         return None
-    damaged = path.parent / "damaged"
+    damaged = path.parent / FOLDER
     make_directory(damaged)
     aside = _kept(path, damaged)
     if aside is None:
@@ -64,12 +65,3 @@ def _kept(path: Path, damaged: Path) -> Path | None:
             if one.samefile(path):
                 return one
     return None
-
-
-def free_name(folder: Path, name: str) -> Path:
-    """``name`` in ``folder``, or with a number: never one that is taken."""
-    target, number = folder / name, 1
-    while target.exists():
-        number += 1
-        target = folder / f"{name}.{number}"
-    return target

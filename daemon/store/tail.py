@@ -15,7 +15,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from daemon.frames import make_directory, read_frames, replace_file, sync_directory
+from daemon.frames import make_directory, read_file, read_frames, replace_file, sync_directory
 from daemon.store.packing import Frame, open_frame
 from daemon.store.segments import UNREADABLE_FRAME, list_segments, segment_path
 
@@ -121,7 +121,7 @@ class Tail:
             closed = later[0] != numbers[-1] or later[0] not in in_spool
             for directory in (self.spool, self.directory):
                 with contextlib.suppress(FileNotFoundError):
-                    return later[0], segment_path(directory, later[0]).read_bytes(), closed
+                    return later[0], read_file(segment_path(directory, later[0])), closed
         return None
 
     def _forget(self, number: int) -> None:
@@ -135,12 +135,21 @@ class Tail:
             if total <= self.limit_bytes:
                 return
             path = segment_path(self.directory, number)
-            with contextlib.suppress(FileNotFoundError, *UNREADABLE_FRAME):
-                frames = [open_frame(payload) for _, payload in read_frames(path.read_bytes())]
-                self.dropped_rows += sum(frame.rows for frame in frames)
+            self.dropped_rows += self._rows_left(number, path)
             path.unlink(missing_ok=True)
             total -= sizes[number]
             log.error("outbox %s is full: segment %d was dropped", self.directory, number)
+
+    def _rows_left(self, number: int, path: Path) -> int:
+        """How many samples of a segment the sink has not had yet."""
+        position = self.position
+        start = position.offset if number == position.segment else 0
+        rows = 0
+        with contextlib.suppress(OSError):
+            for _, payload in read_frames(read_file(path), start=start):
+                with contextlib.suppress(*UNREADABLE_FRAME):
+                    rows += open_frame(payload).rows
+        return rows
 
     def _load(self) -> Position:
         try:

@@ -1,7 +1,8 @@
 """What keeps a store small and quick: hours merged, days merged, old days removed.
 
 Every step writes a new file under a name that covers what it replaces, and removes the
-replaced ones after that (see :mod:`daemon.store.parts`); it may be cut off anywhere.
+replaced ones after that (see :mod:`daemon.store.parts`); it may be cut off anywhere. What was set
+aside (:mod:`daemon.store.aside`) goes with the day on which that was.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from daemon.store.aside import Aside, files_aside
 from daemon.store.errors import StoreUnavailableError
 from daemon.store.events import BatchMarks, EventTable
 from daemon.store.merge import five_minutes, merge_parts
@@ -60,6 +62,7 @@ class UpkeepReport:
     days_removed_for_age: int = 0
     days_removed_for_size: int = 0
     events_removed: int = 0
+    aside_removed: int = 0
     faults: list[str] = field(default_factory=list)
 
     def text(self) -> str:
@@ -67,7 +70,8 @@ class UpkeepReport:
         return (
             f"{self.hours_merged} hours and {self.days_merged} days merged, "
             f"{self.rollups_written} roll-ups, {self.bytes_removed} bytes removed "
-            f"({self.days_removed_for_age} days for age, {self.days_removed_for_size} for size)"
+            f"({self.days_removed_for_age} days for age, {self.days_removed_for_size} for size; "
+            f"{self.aside_removed} files that were set aside)"
         )
 
 
@@ -211,30 +215,57 @@ class Upkeep:
             oldest = sorted({part.day for part in old})[:AGED_DAYS_LIMIT]
             report.days_removed_for_age += len(oldest)
             self._remove([part for part in old if part.day in oldest], report)
+        before_ns = now_ns - int(self.options.keep_days * DAY_NS)
+        old_aside = [one for one in files_aside(self.directory) if one.since_ns < before_ns]
+        days_aside = sorted({_day(one) for one in old_aside})[:AGED_DAYS_LIMIT]
+        self._drop_aside([one for one in old_aside if _day(one) in days_aside], "age", report)
 
     def _remove_for_size(self, report: UpkeepReport) -> None:
         """The oldest days go when the store is over its limit or the disk is nearly full."""
         parts = [part for root in (self.parquet, self.rollup) for part in all_parts(root)]
         sizes = {part.path: _size(part.path) for part in parts}
-        over = (
-            sum(sizes.values()) + _tree_bytes(self.directory / "spool") - self.options.limit_bytes
-        )
+        aside = files_aside(self.directory)
+        held = sum(sizes.values()) + sum(one.size_bytes for one in aside)
+        over = held + _tree_bytes(self.directory / "spool") - self.options.limit_bytes
         over = max(over, self.options.reserve_bytes - self.free_bytes(self.directory))
         raw = [part for part in parts if part.path.is_relative_to(self.parquet)]
         # The newest day is never removed: a store that is too small must not be empty.
         newest = max((part.day for part in raw), default=0)
-        for day in _by(raw, lambda part: (part.day, 0)):
-            if over <= 0 or day[0].day == newest:
+        by_day = {day[0].day: day for day in _by(raw, lambda part: (part.day, 0))}
+        for number in sorted({*by_day, *map(_day, aside)}):
+            if over <= 0 or number >= newest:
                 break
-            over -= sum(sizes[part.path] for part in day)
-            report.days_removed_for_size += 1
-            self._remove(day, report)
+            over -= self._drop_aside([one for one in aside if _day(one) == number], "size", report)
+            if number in by_day:
+                over -= sum(sizes[part.path] for part in by_day[number])
+                report.days_removed_for_size += 1
+                self._remove(by_day[number], report)
+        if over > 0:  # what can be read is worth more than what cannot
+            left = [one for one in aside if one.path.exists()]
+            while left and over > 0:
+                over -= self._drop_aside([left.pop(0)], "size", report)
         if report.days_removed_for_size:
             log.warning(
                 "store %s: the %d oldest days were removed to make room",
                 self.directory,
                 report.days_removed_for_size,
             )
+
+    def _drop_aside(self, files: list[Aside], why: str, report: UpkeepReport) -> int:
+        """Removes what was set aside, and names each file; how many bytes that was."""
+        for one in files:
+            log.warning(
+                "store %s: %s (%d bytes), which was set aside, is removed for %s",
+                self.directory,
+                one.path.name,
+                one.size_bytes,
+                why,
+            )
+            one.path.unlink(missing_ok=True)
+        report.aside_removed += len(files)
+        size = sum(one.size_bytes for one in files)
+        report.bytes_removed += size
+        return size
 
     def _remove(self, parts: list[Part], report: UpkeepReport) -> None:
         report.files_removed += len(parts)
@@ -278,6 +309,10 @@ def _by(parts: list[Part], key: Callable[[Part], tuple[int, int]]) -> Iterator[l
         groups[key(part)].append(part)
     for name in sorted(groups):
         yield sorted(groups[name])
+
+
+def _day(one: Aside) -> int:
+    return one.since_ns // DAY_NS
 
 
 def _size(path: Path) -> int:

@@ -1,3 +1,4 @@
+import errno
 import os
 import signal
 import subprocess
@@ -60,6 +61,43 @@ def test_a_torn_tail_costs_the_torn_batch_only(tmp_path: Path) -> None:
     again = Spool(tmp_path)
     assert [e.sequence for e in drain(again)] == [1, 2]
     assert again.counts.damaged_bytes > 0
+    assert again.counts.lost_bytes == 0, "nobody was told that it is kept"
+
+
+def test_a_kept_batch_at_the_end_that_is_damaged_counts_as_lost(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    fill(spool, 3)
+    spool.close()
+    (segment,) = tmp_path.glob("*.spool")
+    data = bytearray(segment.read_bytes())
+    data[-2] ^= 1
+    segment.write_bytes(bytes(data))
+    again = Spool(tmp_path)
+    assert [e.sequence for e in drain(again)] == [1, 2]
+    assert again.counts.lost_bytes > 0
+
+
+def test_a_segment_that_cannot_be_opened_now_stays_until_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For want of a file handle no batch is thrown away."""
+    spool = Spool(tmp_path)
+    fill(spool, 3)
+    spool.close()
+    (segment,) = tmp_path.glob("*.spool")
+    with monkeypatch.context() as inside:
+
+        def refuses(path: Path) -> bytes:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+        inside.setattr("daemon.agent.spool.read_file", refuses)
+        again = Spool(tmp_path)
+        assert drain(again) == []
+        assert "Too many open files" in again.counts.fault
+        assert again.append(b"new", 1, NOW_NS), "what comes meanwhile is kept beside it"
+    assert segment.exists()
+    assert [entry.sequence for entry in drain(again)] == [1, 2, 3, 1]
+    assert again.counts.dropped_batches == 0
 
 
 def test_a_damaged_stretch_costs_what_it_covers_only(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from collectors.sample import sample
+from daemon.frames import frame
 from daemon.store.check import repair, stats, verify
 from daemon.store.embedded import Store
 from daemon.store.errors import StoreUnavailableError
@@ -90,7 +91,8 @@ def test_a_damaged_parquet_file_is_found_and_set_aside_and_the_rest_stays(
 def test_a_damaged_spool_is_found_and_what_is_whole_is_kept(directory: Path) -> None:
     (number,) = list_segments(directory / "spool")
     path = segment_path(directory / "spool", number)
-    path.write_bytes(b"garbage" * 9 + path.read_bytes() + b"half a fra")
+    torn = frame(b"an append that was cut off")[:30]
+    path.write_bytes(b"garbage" * 9 + path.read_bytes() + torn)
     found = list(verify(directory))
     assert [finding.loses_rows for finding in found] == [True, False]
     repair(directory)

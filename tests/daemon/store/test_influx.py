@@ -2,9 +2,11 @@
 
 import asyncio
 import base64
+import errno
 import gzip
 import http.server
 import json
+import os
 import random
 import threading
 import time
@@ -327,3 +329,43 @@ def test_a_new_sink_begins_with_what_comes_from_now_on(store: Store) -> None:
     assert sum(frame.rows for frame in frames) == 5
     tail.done(position)
     assert Tail(store.directory, "new").read() is None
+
+
+async def test_a_moment_without_file_handles_does_not_end_the_sending(
+    store: Store, influx1: Influx1, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    influx1.create("handles")
+    sink = sink_for(store, influx1.url, bucket="handles")
+    put(store, 0, 10)
+
+    def refuses(path: Path) -> bytes:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as inside:
+        inside.setattr("daemon.store.tail.read_file", refuses)
+        running = asyncio.create_task(sink.run())
+        await until(lambda: "Too many open files" in sink.fault())
+        assert not running.done()
+    await until(lambda: sink.sent_lines == 10)
+    await until(lambda: sink.fault() == "")
+    assert numbers(influx1, "handles") == [float(n) for n in range(10)]
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await sink.close()
+
+
+def test_what_the_outbox_drops_is_counted_without_what_the_sink_had(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = sink_for(store, "http://127.0.0.1:1", batch_lines=10)
+    for first in range(0, 60, 10):
+        put(store, first, 10)
+    piece = sink.tail.read(10)
+    assert piece is not None
+    sink.tail.done(piece[1])
+    store.roll(0, everything=True)
+    put(store, 60, 10)
+    sink.tail.limit_bytes = 1
+    store.roll(0, everything=True)
+    assert sink.tail.dropped_rows == 50
+    assert sink.loss() == "50 samples dropped: the outbox was full"
