@@ -342,7 +342,8 @@ class Head:
                 self.decisions, self._faults["ledger"] = (), str(error)
             self._faults["store"] = self.store.counts.fault
             self._faults["disk"] = self.store.counts.short
-            self._faults["store's files"] = self.store.counts.unreadable
+            self._faults["store's files"] = self.store.files_at_fault()
+            self._faults["InfluxDB outbox"] = self.sink.loss() if self.sink else ""
             self._faults["tokens file"] = getattr(self.gateway and self.gateway.tokens, "fault", "")
             # Silences have an alert of their own, with a time to settle.
             spoken = [one for one in self.decisions if one.voice != "silence"]
@@ -494,6 +495,6 @@ class Head:
         if counts.fault:
             words = f"embedded: {counts.fault}"
         if self.sink is not None:
-            fault = self.sink.counts.fault
+            fault = self.sink.fault()
             words += f"; InfluxDB {fault}" if fault else f"; InfluxDB {self.sink.sent_lines} lines"
         return words
