@@ -20,7 +20,7 @@ from typing import Any
 
 from daemon.store.errors import StoreUnavailableError, unavailable
 from daemon.store.swap import swap
-from daemon.store.takeover import take_from_frozen
+from daemon.store.takeover import alone, take_from_frozen
 
 log = logging.getLogger("tocsin.store")
 
@@ -53,17 +53,20 @@ class Database:
         self._shared: sqlite3.Connection | None = None
         if str(path) == ":memory:":
             self._shared = self._open()
-        elif not read_only:
+        elif not read_only and fence is None:
             self._finish_repair(Path(path))
-            if fence is not None:
+        elif not read_only and fence is not None:
+            make_parent(Path(path))
+            with alone(Path(path), BUSY_SECONDS):
+                self._finish_repair(Path(path))
                 take_from_frozen(Path(path), fence, BUSY_SECONDS)
         self.connection()
 
     @staticmethod
     def _finish_repair(path: Path) -> None:
         """A repair that was cut off while it swapped files is finished before anybody writes."""
+        make_parent(path)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
             if (aside := swap(path)) is not None:
                 log.warning("%s: a repair was cut off; finished, the old one is %s", path, aside)
         except OSError as error:
@@ -206,6 +209,14 @@ class Database:
             f"database {self.path}: a head that ended in the middle of a write left half of it; "
             "the next one takes it back as it starts: start the head, then read"
         ) from error
+
+
+def make_parent(path: Path) -> None:
+    """The folder of ``path``. Raises StoreUnavailableError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unavailable(error, path) from error
 
 
 def is_damage(error: StoreUnavailableError) -> bool:

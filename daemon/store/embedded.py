@@ -402,7 +402,17 @@ def take_lock(directory: Path, fence: Callable[[], str] | None = None) -> int:
         raise StoreUnavailableError(
             f"store {directory}: another process has it open; one head writes to a store"
         ) from error
+    if not _is_at(handle, path):  # it was taken, and its holder ended, since we opened it
+        os.close(handle)
+        return take_lock(directory, fence)
     return handle
+
+
+def _is_at(handle: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except OSError:
+        return False
 
 
 def samples_from(measurement: str, table: pa.Table) -> list[Sample]:

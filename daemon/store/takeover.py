@@ -6,18 +6,25 @@ lease has run out by then, so the head that took over copies the file with its j
 SQLite undo what was half done in the copy, and puts that in the place of the old one. The old
 files are set aside: whoever wakes up goes on in those, where nobody looks any more.
 
+Who takes over may be frozen as well, and wake up between any two of its steps: it would put an old
+copy in the place of what a third one has written since, or take that one's journal away. So all of
+it is done with a lock in hand. While it is held no other head begins: somebody must end that
+process, for no check right before a renaming can be part of it.
+
 Source: https://www.sqlite.org/atomiccommit.html (4.2, hot rollback journals)
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import os
 import shutil
 import sqlite3
+import time
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from daemon.store.errors import StoreUnavailableError, unavailable
@@ -28,15 +35,53 @@ log = logging.getLogger("tocsin.store")
 # Files that belong together: the database itself and what SQLite keeps beside it.
 _PARTS = ("", "-journal", "-wal")
 _TRIES = 3
+_LOCK_FILE = "takeover.lock"
+_LOOK_SECONDS = 0.05
 
 Stamp = tuple[tuple[int, int, int] | None, ...]
+
+
+@contextlib.contextmanager
+def alone(path: Path, busy_seconds: float) -> Iterator[None]:
+    """While this is held no other head swaps the files of ``path``, or opens them to write.
+
+    Raises StoreUnavailableError where another one holds it for longer than ``busy_seconds``.
+    """
+    lock = path.with_name(_LOCK_FILE)
+    try:
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    except OSError as error:
+        raise unavailable(error, lock) from error
+    try:
+        _wait_for(handle, path, busy_seconds)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _wait_for(handle: int, path: Path, busy_seconds: float) -> None:
+    until = time.monotonic() + busy_seconds
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() >= until:
+                raise StoreUnavailableError(
+                    f"database {path}: another head stands still in the middle of taking it over, "
+                    "and could undo what is written from now on when it wakes up: end that process"
+                ) from error
+            time.sleep(_LOOK_SECONDS)
+        except OSError as error:
+            raise unavailable(error, path.with_name(_LOCK_FILE)) from error
+        else:
+            return
 
 
 def take_from_frozen(path: Path, fence: Callable[[], str], busy_seconds: float) -> None:
     """Makes ``path`` free to write where a process that must not write any more keeps it locked.
 
-    Waits ``busy_seconds`` for it first. ``fence`` answers why this process itself must not write.
-    Raises StoreUnavailableError.
+    Call it within :func:`alone`. Waits ``busy_seconds`` for SQLite's lock first. ``fence`` answers
+    why this process itself must not write. Raises StoreUnavailableError.
     """
     if not path.exists() or not _is_locked(path, busy_seconds):
         return
@@ -115,8 +160,10 @@ def _stamp(path: Path) -> Stamp:
     """What changes when somebody writes."""
     found: list[tuple[int, int, int] | None] = []
     for extra in _PARTS:
+        # Opened, for that is when NFS asks the server and does not tell what it remembers.
         try:
-            one = _beside(path, extra).stat()
+            with open(_beside(path, extra), "rb") as file:
+                one = os.fstat(file.fileno())
         except FileNotFoundError:
             found.append(None)
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import logging
 import os
 import shutil
@@ -18,7 +19,7 @@ import pytest
 import daemon.store.database as module
 from collectors.sample import sample
 from daemon.store.database import Database
-from daemon.store.embedded import Store
+from daemon.store.embedded import Store, take_lock
 from daemon.store.errors import StoreUnavailableError
 
 # Writes five rows for good, then stands still within a transaction; goes on when it is told.
@@ -40,6 +41,30 @@ print("within", flush=True)
 sys.stdin.readline()
 one.execute("COMMIT")
 print("done", flush=True)
+"""
+
+
+# Takes over, and stands still right before the given step of it.
+_TAKER = """
+import os, signal, sys
+from pathlib import Path
+import daemon.store.database as module
+module.BUSY_SECONDS = 0.2
+left = int(sys.argv[2])
+def stops(call):
+    def step(*words):
+        global left
+        left -= 1
+        if not left:
+            print("within", flush=True)
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return call(*words)
+    return step
+os.link = stops(os.link)
+for name in ("replace", "rename"):
+    setattr(Path, name, stops(getattr(Path, name)))
+database = module.Database(Path(sys.argv[1]), fence=lambda: "")
+print(len(database.query("SELECT who FROM t")), flush=True)
 """
 
 
@@ -274,3 +299,54 @@ def test_a_frame_whose_writer_lost_its_lease_meanwhile_is_not_acknowledged(tmp_p
     assert store.counts.failed_commits == 1
     lost = False
     store.close()
+
+
+@pytest.mark.parametrize("then", ["wakes up", "is killed"])
+@pytest.mark.parametrize("step", ["1", "2", "4", "5"])
+def test_nobody_writes_where_a_head_stands_still_within_its_takeover(
+    tmp_path: Path, stopped: Callable[[str], subprocess.Popen[str]], step: str, then: str
+) -> None:
+    """On waking up it would put its copy in the place of what was written since."""
+    frozen = stopped("1")
+    path = tmp_path / "tocsin.sqlite"
+    with subprocess.Popen(
+        [sys.executable, "-c", _TAKER, str(path), step], stdout=subprocess.PIPE, text=True
+    ) as taker:
+        assert taker.stdout is not None
+        assert taker.stdout.readline() == "within\n"
+        with pytest.raises(StoreUnavailableError, match="in the middle of taking it over"):
+            Database(path, fence=lambda: "")
+        if then == "wakes up":
+            taker.send_signal(signal.SIGCONT)
+            assert taker.stdout.readline() == "5\n"
+        else:
+            taker.kill()
+        taker.wait()
+    database = Database(path, fence=lambda: "")
+    database.execute("INSERT INTO t VALUES ('after', '')")
+    assert wakes(frozen) == "done\n"
+    told = [row[0] for row in database.query("SELECT who FROM t")]
+    assert told == ["kept"] * 5 + ["after"]
+    assert database.check() == []
+    database.close()
+
+
+def test_a_lock_that_was_taken_and_then_let_go_of_is_not_the_stores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever opened it before another head took it must not pass for the one that writes."""
+    old = take_lock(tmp_path)
+    flock = fcntl.flock
+    new: list[int] = []
+
+    def taken_meanwhile(handle: int, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", flock)
+        new.append(take_lock(tmp_path, fence=lambda: ""))
+        os.close(old)
+        flock(handle, how)
+
+    monkeypatch.setattr(fcntl, "flock", taken_meanwhile)
+    with pytest.raises(StoreUnavailableError, match="another process has it open"):
+        take_lock(tmp_path)
+    os.close(new[0])
+    os.close(take_lock(tmp_path))
