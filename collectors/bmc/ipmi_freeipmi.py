@@ -213,8 +213,13 @@ def _take(
     if known is None:
         found.problem(f"a unit that is not kept: {unit[:30]}", line)
         return None
+    words = states.lower().replace("non-critical", "")
+    own = sensor_type.lower() == "power supply" and words not in ("", "ok", "n/a", "unknown")
+    if own and not re.search(r"threshold|(upper|lower) ", words):
+        # A supply that measures, and has states beside the number.
+        found.add(Reading(node, name, known[0], known[1], None, True, part))
+        return Discrete(node, name, states, part, sensor_type, critical)
     if critical is None:
-        words = states.lower().replace("non-critical", "")
         critical = "critical" in words or "non-recoverable" in words
     found.add(Reading(node, name, known[0], known[1], critical, True, part))
     return None

@@ -168,6 +168,9 @@ def _take(
     off = bool(answer[1] & UNAVAILABLE_BIT) or not answer[1] & SCANNING_BIT
     if one.event_type != THRESHOLD_TYPE:
         held.append(_discrete(one, answer, node, off))
+        known = None if off or one.unit is None else one.reading(answer[0])
+        if known is not None:  # a supply that measures, and has states beside the number
+            found.add(Reading(node, one.name, known[0], known[1], None, True, one.entity))
         return
     if off:
         found.add(Reading(node, one.name, one.kind, present=False, part=one.entity))

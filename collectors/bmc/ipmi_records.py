@@ -43,6 +43,9 @@ DISCRETE_TYPES = frozenset(
     {0x01, 0x04, 0x05, 0x07, 0x08, 0x09, 0x0A, 0x0C, 0x0D, 0x13, 0x19, 0x1B, 0x20, 0x21, 0x28, 0x29}
 )
 
+# Of these some vendors' discrete sensors have a number as well: fans, supplies, cooling devices.
+MEASURING_TYPES = frozenset({0x04, 0x08, 0x09, 0x0A})
+
 
 @dataclass(frozen=True, slots=True)
 class SensorRecord:
@@ -146,7 +149,9 @@ def _common(record: bytes, name: str) -> SensorRecord | None:
 
 def _full(record: bytes) -> SensorRecord | None:
     base = _common(record, _name(record, 47))
-    if base is None or base.event_type != THRESHOLD_TYPE:
+    if base is None:
+        return None
+    if base.event_type != THRESHOLD_TYPE and base.sensor_type not in MEASURING_TYPES:
         return base
     units, base_unit = record[20], record[21]
     unit = "percent" if units & 0x01 else UNIT.get(base_unit)

@@ -27,6 +27,7 @@ _ABSENT_WORDS = frozenset(
 _NUMBERED = re.compile(r"[0-9a-fA-F]{2}h\Z")
 _ENTITY = re.compile(r"\d{1,3}\.\s?\d{1,3}\Z")
 _VALUE = re.compile(r"(?P<value>\S+)(?:\s+\(\+/-\s*\S+\))?\s+(?P<unit>\S.*)\Z")
+_NOT_A_NUMBER = re.compile(r"(?i)[+-]?(nan|inf(inity)?)\b")
 _BLOCK_STATES = re.compile(r"\[([^\]]{1,80})\]")
 
 
@@ -169,17 +170,25 @@ def _analog(
     hit = _VALUE.match(reading)
     value = number(hit["value"]) if hit else None
     if hit is None or value is None:
-        if reading[0].isdigit() or reading[0] in "+-.":
+        if _NOT_A_NUMBER.match(reading):
+            found.problem("a reading that is no number", line)
+        elif reading[0].isdigit() or reading[0] in "+-.":
             found.problem("a reading without a unit", line)
         else:
             held.append(Discrete(node, name, reading, entity))
         return
-    known = normal(value, hit["unit"])
+    # A sensor may have a number and states: "95 Watts, Presence detected".
+    unit, _, states = hit["unit"].partition(", ")
+    if states:
+        held.append(Discrete(node, name, states, entity))
+    known = normal(value, unit)
     if known is None:
-        found.problem(f"a unit that is not kept: {hit['unit'][:30]}", line)
+        if not states:
+            found.problem(f"a unit that is not kept: {unit[:30]}", line)
         return
     critical = status in _CRITICAL
-    found.add(Reading(node, name, known[0], known[1], critical, True, entity))
+    judged = critical if critical or not states else None  # the states are judged by themselves
+    found.add(Reading(node, name, known[0], known[1], judged, True, entity))
 
 
 # ---- sensor get --------------------------------------------------------------------------------
@@ -225,7 +234,7 @@ def _block_end(found: Readings, held: list[Discrete], block: _Block, node: str) 
         held.append(Discrete(node, block.name, block.states, block.entity, sensor_type))
         return
     if block.reading.lower() in _ABSENT_WORDS or block.reading.lower().startswith("no reading"):
-        if block.reading or block.status:
+        if block.reading:
             found.add(
                 Reading(node, block.name, guess_kind(block.name), present=False, part=block.entity)
             )

@@ -11,6 +11,7 @@ import functools
 import re
 from dataclasses import dataclass
 
+from collectors.bmc.ipmi_tables import GENERIC, SPECIFIC
 from collectors.events import CRITICAL, ERROR, INFO, WARNING
 
 # Names of sensor types as tools print them, longest first where one begins like another.
@@ -231,9 +232,27 @@ def _state(kind: str, words: str) -> Meaning:
     return Meaning(kind, INFO)
 
 
+# States that mean no fault and have no code: those of the specification, and FreeIPMI's "OK".
+_PLAIN = frozenset(
+    " ".join(part.lower().split())
+    for table in (*GENERIC.values(), *SPECIFIC.values())
+    for words in table
+    for part in words.split(",")
+) | {"ok", "present", "running", "enabled", "normal"}
+
+
 @functools.lru_cache(maxsize=4_096)
-def critical_states(sensor_type: str, states: str) -> bool:
-    """Whether any of the asserted ``states`` (comma separated) is critical."""
-    return any(
-        meaning(sensor_type, one).severity >= CRITICAL for one in states.split(",") if one.strip()
-    )
+def critical_states(sensor_type: str, states: str) -> bool | None:
+    """Whether any of the asserted ``states`` (comma separated) is critical.
+
+    None where one of them is known to nobody (a vendor's own, another language): that a part is
+    well is said only of words that say so.
+    """
+    kind = meaning(sensor_type, "").code
+    unknown = False
+    for one in filter(None, (part.strip() for part in states.split(","))):
+        found = meaning(sensor_type, one)
+        if found.severity >= CRITICAL:
+            return True
+        unknown = unknown or (found.code == kind and " ".join(one.lower().split()) not in _PLAIN)
+    return None if unknown else False

@@ -74,12 +74,13 @@ def _sample(body: Mapping[str, Any], node: str, now_ns: int, words: str, message
     if resolved:
         severity = INFO
     stamp = text(body.get("Created")) or text(body.get("EventTimestamp"))
-    time_ns, clock = sane_time(iso_time(stamp) if stamp else None, now_ns)
+    said_ns = iso_time(stamp) if stamp else None
+    time_ns, clock = sane_time(said_ns, now_ns)
     name = text(body.get("Id")) or text(body.get("EventId"))
     log = _log_name(text(body.get("@odata.id")))
     head = f"{log} {name}".strip()
     parts = [f"{head}: {words}" if head else words]
-    unknown = TIME_UNKNOWN if clock else ""
+    unknown = TIME_UNKNOWN if clock or said_ns is None else ""
     message_id = message_id if message_id != words else ""
     parts += [part for part in (message_id, clock, unknown) if part]
     if resolved:

@@ -257,6 +257,8 @@ def supply(node: Node, item: Body, place: int = 0) -> None:
     critical, present, counts = status(item)
     if text(_within(item, "Status").get("State")).lower() == "unavailableoffline":
         present = True  # it is plugged in, and its input is gone
+    if present is not False and text(item.get("LineInputStatus")).lower() == "lossofinput":
+        critical = True  # some firmware calls the supply itself healthy
     node.add(name, "state", None, critical, present, part)
     for key, label, kind in (
         ("PowerInputWatts", "Input", "watts"),

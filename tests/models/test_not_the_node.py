@@ -7,6 +7,7 @@ import json
 import pytest
 
 from collectors.bmc.ipmi_sel import parse_ipmitool
+from collectors.bmc.redfish_parse import parse as parse_redfish
 from collectors.sample import Sample, sample, source_reading
 from models.rules import Rules
 from models.voices import Fact, Remedy
@@ -427,3 +428,34 @@ def test_an_entry_of_now_drains() -> None:
     tell(rules, *samples)
     (fact,) = facts(rules, NOW)
     assert (fact.rule, fact.remedy) == ("memory_uncorrected", Remedy.DRAIN)
+
+
+@pytest.mark.parametrize(
+    ("when", "remedy"),
+    [
+        ({"Created": "2026-11-30T00:53:20Z"}, Remedy.DRAIN),
+        ({"Created": "0000-00-00T00:00:00Z"}, Remedy.ALERT),
+        ({"Created": "Mon Nov 30 00:53:20 2026"}, Remedy.ALERT),
+        ({"Created": ""}, Remedy.ALERT),
+        ({"Created": None}, Remedy.ALERT),
+        ({"Created": "1970-01-01T00:00:07Z"}, Remedy.ALERT),
+        ({}, Remedy.ALERT),
+    ],
+)
+def test_an_entry_of_a_redfish_log_whose_time_nobody_knows_drains_not(
+    when: dict[str, object], remedy: Remedy
+) -> None:
+    rules = Rules()
+    tell(rules, host(NOW - 10 * SECOND))
+    body = {
+        "@odata.type": "#LogEntry.v1_9_0.LogEntry",
+        "Id": "7",
+        "Severity": "Critical",
+        "Message": "Uncorrectable ECC error on DIMM A3",
+        **when,
+    }
+    samples, problems = parse_redfish(json.dumps(body), "n1", NOW)
+    assert (len(samples), problems) == (1, [])
+    tell(rules, *samples)
+    (fact,) = facts(rules, NOW)
+    assert (fact.rule, fact.remedy) == ("memory_uncorrected", remedy)

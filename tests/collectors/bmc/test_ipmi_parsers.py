@@ -339,6 +339,90 @@ def test_output_cut_off_anywhere_never_gives_a_reading_that_the_whole_does_not(
 
 
 @pytest.mark.parametrize(("parser", "name"), ALL)
+def test_a_line_that_is_noise_gives_its_numbers_to_no_other_sensor_or_entry(
+    parser: str, name: str
+) -> None:
+    def told(text: bytes) -> set[tuple[object, ...]]:
+        return {
+            (one.tags, one.fields["text"], one.fields["severity"], one.fields.get("device"))
+            if one.measurement == "event"
+            else (one.tags, one.fields.get("value"))
+            for one in PARSERS[parser](text, "n7", NOW_NS)[0]
+        }
+
+    raw = (FIXTURES / name).read_bytes()
+    whole, lines = told(raw), raw.split(b"\n")
+    for number in range(0, len(lines), 1 + len(lines) // 60):
+        for noise in (b"\x8f\x02#zz%", b"~~~~", b"Zw" + lines[number][2:]):
+            text = b"\n".join([*lines[:number], noise, *lines[number + 1 :]])
+            # The line itself may be read under a name of its own, and a time be lost.
+            odd = ("Zw", "when is not known")
+            new = {one for one in told(text) - whole if not any(word in str(one) for word in odd)}
+            assert new == set(), (number, noise, new)
+
+
+@pytest.mark.parametrize(
+    ("parser", "text"),
+    [
+        (
+            "ipmitool-sdr",
+            "Power Supply 1 | 73h | ok | 10.1 | 95 Watts, Presence detected\n"
+            "Power Supply 2 | 74h | ok | 10.2 | 5 Watts, Presence detected, Failure detected\n"
+            "Fans | 75h | ok | 7.1 | 35 unspecified, Fully Redundant\n",
+        ),
+        (
+            "ipmi-sensors",
+            "1 | Power Supply 1 | Power Supply | Nominal | 95.00 | W | 'Presence detected'\n"
+            "2 | Power Supply 2 | Power Supply | Critical | 5.00 | W | 'Presence detected' "
+            "'Power Supply Failure detected'\n"
+            "3 | Fans | Fan | Nominal | N/A | N/A | 'Fully Redundant'\n",
+        ),
+    ],
+)
+def test_a_supply_with_a_number_and_states_has_both(parser: str, text: str) -> None:
+    samples, problems = PARSERS[parser](text, "n7", NOW_NS)
+    assert problems == []
+    found = {(one.tag("sensor"), one.tag("kind")): dict(one.fields) for one in samples}
+    assert found == {
+        ("Power Supply 1", "watts"): {"value": 95.0, "present": 1.0},
+        ("Power Supply 2", "watts"): {"value": 5.0, "present": 1.0},
+        ("Power Supply 1", "state"): {"critical": 0.0, "present": 1.0},
+        ("Power Supply 2", "state"): {"critical": 1.0, "present": 1.0},
+        ("Fans", "state"): {"critical": 0.0, "present": 1.0},
+    }
+
+
+@pytest.mark.parametrize(
+    ("states", "critical"),
+    [
+        ("Presence detected", 0.0),
+        ("State Deasserted", 0.0),
+        ("Transition to Running", 0.0),
+        ("Presence detected, Power Supply AC lost", 1.0),
+        ("Netz verloren, Power Supply AC lost", 1.0),
+        ("Anwesend, Netz verloren", None),
+        ("Presence detected, OEM-Zustand 7", None),
+    ],
+)
+def test_that_a_part_is_well_is_said_only_of_words_that_say_so(
+    states: str, critical: float | None
+) -> None:
+    samples, problems = PARSERS["ipmitool-sdr"](f"PSU1 | 1h | ok | {states}\n", "n7", NOW_NS)
+    assert samples == []  # no such layout
+    text = f"PSU1 | 11h | ok | 10.1 | {states}\n"
+    samples, problems = PARSERS["ipmitool-sdr"](text, "n7", NOW_NS)
+    assert problems == []
+    assert sensor(samples, "PSU1").get("critical") == critical
+
+
+@pytest.mark.parametrize("word", ["nan", "NaN", "inf", "-inf", "Infinity"])
+@pytest.mark.parametrize("form", ["{} Volts | ok", "{} | Volts | ok" + " | na" * 6])
+def test_what_is_no_number_is_no_part_that_is_well(word: str, form: str) -> None:
+    samples, problems = PARSERS["ipmitool-sdr"](f"VRM | {form.format(word)}\n", "n7", NOW_NS)
+    assert (samples, len(problems)) == ([], 1)
+
+
+@pytest.mark.parametrize(("parser", "name"), ALL)
 def test_noise_never_raises_and_never_gives_an_impossible_number(parser: str, name: str) -> None:
     raw = (FIXTURES / name).read_bytes()
     rng = random.Random(f"{parser}{name}")

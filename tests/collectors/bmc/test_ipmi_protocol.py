@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from collectors.bmc import ipmi_lan
+from collectors.bmc import ipmi_discrete, ipmi_lan, ipmi_read
 from collectors.bmc.ipmi_aes import Cbc
 from collectors.bmc.ipmi_packets import (
     OPEN_RESPONSE,
@@ -22,6 +22,7 @@ from collectors.bmc.ipmi_packets import (
 )
 from collectors.bmc.ipmi_records import SensorRecord, entry_of, sensors_of
 from collectors.bmc.ipmi_sel_entry import to_sample
+from collectors.bmc.points import Readings
 from daemon.bench.bmc_standin import RECORDS, Bmc
 
 NOW_NS = 1_796_100_000 * 10**9
@@ -254,3 +255,24 @@ def test_what_a_bmc_says_of_rmcp_plus_is_read_and_nothing_else() -> None:
     others = (b"", answer[:21], b"\x00" * 40, capabilities_request())
     for other in (*others, plain(OPEN_RESPONSE, b"x" * 36)):
         assert speaks_2_0(other) is None
+
+
+def test_a_supply_that_measures_has_its_states_and_its_number() -> None:
+    """Full records of event type 6Fh with an analogue reading, as some vendors' supplies have."""
+    record = bytearray(RECORDS[0][0])
+    record[12], record[13] = 0x08, 0x6F
+    record[20], record[21] = 0x00, 6  # unsigned, Watts
+    (one,) = sensors_of(bytes(record))
+    found, held = Readings(), list[ipmi_discrete.Discrete]()
+    ipmi_read._take(one, bytes([95, 0xC0, 0x03, 0x80]), "n1", found, held)
+    ipmi_discrete.add(found, held)
+    told = {(s.tag("sensor"), s.tag("kind")): dict(s.fields) for s in found.samples(1)}
+    assert told == {
+        (one.name, "watts"): {"value": 95.0, "present": 1.0},
+        (one.name, "state"): {"critical": 1.0, "present": 1.0},
+    }
+    record[20] = 0xC0  # no number
+    found, held = Readings(), list[ipmi_discrete.Discrete]()
+    (one,) = sensors_of(bytes(record))
+    ipmi_read._take(one, bytes([95, 0xC0, 0x03, 0x80]), "n1", found, held)
+    assert (len(found), len(held)) == (0, 1)

@@ -72,6 +72,24 @@ def test_a_supply_without_input_is_there_and_critical_and_its_null_watts_are_no_
     assert found[("System Power Control", "watts")]["value"] == 464.0
 
 
+@pytest.mark.parametrize(
+    ("said", "fields"),
+    [
+        ({"LineInputStatus": "Normal"}, {"critical": 0.0, "present": 1.0}),
+        ({"LineInputStatus": "LossOfInput"}, {"critical": 1.0, "present": 1.0}),
+        ({"LineInputStatus": None}, {"critical": 0.0, "present": 1.0}),
+        ({"LineInputStatus": "LossOfInput", "Status": {"State": "Absent"}}, {"present": 0.0}),
+    ],
+)
+def test_a_supply_without_input_is_critical_though_it_calls_itself_healthy(
+    said: dict[str, Any], fields: dict[str, float]
+) -> None:
+    healthy = {"Status": {"State": "Enabled", "Health": "OK"}}
+    body = {"@odata.type": "#PowerSupply.v1_5_0.PowerSupply", "Id": "PSU1", **healthy, **said}
+    samples, problems = parse(body)
+    assert (table(samples), problems) == ({("PSU1", "state"): fields}, [])
+
+
 def test_a_distance_to_a_limit_is_no_temperature() -> None:
     samples, _ = read("reported/redfish-sensor-headroom.json")
     assert table(samples) == {
