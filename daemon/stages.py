@@ -47,3 +47,8 @@ class Stages:
                 log.error("stage_failed", stage=name, why=words, traceback=where)
             self._now[name] = words
             return None
+
+    def note(self, name: str, words: str) -> None:
+        """A fault of this cycle that nothing raised; nothing where ``words`` is empty."""
+        if words:
+            self._now[name] = words

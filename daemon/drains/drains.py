@@ -187,7 +187,7 @@ class Drains:
         }  # fmt: skip
         with self._ledger.together():
             cases = {one.node: self._ledger.intend(one, now_ns) for one in drains}
-        outcome = self._hand.write(cases)
+        outcome = self._hand.write(cases, now_ns)
         became: dict[str, Decision] = {}
         with self._ledger.together():
             for one in drains:
@@ -246,6 +246,7 @@ class Drains:
         run("flap locks", self._flaps.watch, now_ns)
         if self._proofs is not None:
             returned += run("proofs", self._proofs.step, now_ns) or []
+        self._stages.note("look into slurmctld's log", self._hand.blind(now_ns))
         self._hand.shown = {}  # nobody takes it now, and later it would be old
         return returned
 

@@ -10,14 +10,16 @@ from dataclasses import replace
 
 from collectors.slurm.nodes import NodeState
 from collectors.slurm.state import left_over
+from daemon.drains.ledger import SECOND_NS, Ledger
 from daemon.drains.ledger import SELF as SELF
-from daemon.drains.ledger import Ledger
 from daemon.policy.cases import Case, State
 from daemon.slurm.adapter import Outcome, SlurmAdapter, SlurmError, plain_text, same_reason
 
 # How our line in a Comment begins.
 NOTE_BEGIN = "tocsin "
 NOTE_VERB = "note"
+# So long people are alerted that slurmctld's log did not tell what happened at a write.
+BLIND_TOLD_NS = 3600 * SECOND_NS
 
 
 def may_drain(node: NodeState, returned_reason: str = "") -> str:
@@ -51,8 +53,10 @@ class Hand:
         self._ledger = ledger
         # Nodes as they were read back after a write, for whoever shows them: no second look.
         self.shown: dict[str, NodeState] = {}
+        # Why a write could not see what people had set in between, and when that was.
+        self._blind, self._blind_ns = "", 0
 
-    def write(self, cases: Mapping[str, Case]) -> Outcome | SlurmError:
+    def write(self, cases: Mapping[str, Case], now_ns: int) -> Outcome | SlurmError:
         """Drains each case's node for its reason; a failure is an answer too.
 
         A node that shows the very drain already is done: an earlier write, whose answer never
@@ -79,7 +83,24 @@ class Hand:
             skipped = {node: why for node, why in outcome.skipped.items() if node not in mine}
             outcome = replace(outcome, done={**outcome.done, **mine}, skipped=skipped)
         self.shown.update(outcome.done)
+        if outcome.done:
+            self._blind = ""
+        self._say_unwatched(cases, outcome, now_ns)
         return outcome
+
+    def blind(self, now_ns: int) -> str:
+        """Why the last drain, within the hour, could not see what people set meanwhile; or ""."""
+        return self._blind if 0 <= now_ns - self._blind_ns < BLIND_TOLD_NS else ""
+
+    def _say_unwatched(self, cases: Mapping[str, Case], outcome: Outcome, now_ns: int) -> None:
+        """A reason that a person set at the same moment may be gone: that is to be read."""
+        with self._ledger.together():
+            for node, why in outcome.unwatched.items():
+                self._blind, self._blind_ns = why, now_ns
+                self._ledger.say(
+                    now_ns, user=SELF, verb="unwatched", node=node, subject=cases[node].id,
+                    text=f"{why}: a reason that was set at the same moment would be lost",
+                )  # fmt: skip
 
     def is_our_note(self, node: NodeState) -> bool:
         """Whether its Comment is word for word what we wrote there last."""
@@ -141,6 +162,7 @@ class Hand:
         with self._ledger.together():
             for case in cases.values():
                 self._lifted(case, outcome, now_ns)
+        self._say_unwatched(cases, outcome, now_ns)
         return outcome
 
     def _lifted(self, case: Case, outcome: Outcome, now_ns: int) -> None:

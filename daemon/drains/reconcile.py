@@ -244,7 +244,7 @@ class Reconciler:
                 )  # fmt: skip
             else:
                 young[case.node] = case
-        outcome = self._hand.write(young)
+        outcome = self._hand.write(young, now_ns)
         if isinstance(outcome, SlurmError):
             return
         for case in young.values():

@@ -60,7 +60,8 @@ class Outcome:
     was set between our look and our write; it was overwritten and has been put back, and the
     node is theirs. ``lost``: the same, but it could not be put back (the text says what it was).
     ``window_seconds`` bounds the time between look and write. ``said``: slurmctld's words where
-    it answered with an error and yet did it (``done``).
+    it answered with an error and yet did it (``done``). ``unwatched``: nodes that were written
+    though slurmctld's log, which can be read, did not tell what had been set in between, and why.
     """
 
     done: Mapping[str, NodeState] = field(default_factory=dict)
@@ -70,6 +71,7 @@ class Outcome:
     lost: Mapping[str, str] = field(default_factory=dict)
     window_seconds: float = 0.0
     said: Mapping[str, str] = field(default_factory=dict)
+    unwatched: Mapping[str, str] = field(default_factory=dict)
 
 
 class SlurmAdapter(Protocol):

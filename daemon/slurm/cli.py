@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -43,6 +44,8 @@ READY_SECONDS = 5.0
 # So often in a row it may take no command over a pipe before that is not tried any more: once may
 # be a busy machine, and a process a command leaves more time between look and write.
 REFUSALS_MOST = 3
+# What scontrol's own parser, or readline, takes for something else over a pipe.
+_NOT_OVER_A_PIPE = re.compile(r"[\"'\\]|[^ -~]")
 
 
 class CliAdapter:
@@ -68,7 +71,8 @@ class CliAdapter:
         self._refusals = 0 if interactive else REFUSALS_MOST
         self._monotonic = monotonic
         self.reader = SlurmReader(self._tools, self._runner, monotonic)
-        self._log = ControllerLog(log) if log else None
+        self._named_log = ControllerLog(log) if log else None
+        self._log = self._named_log
 
     # ---- reading -------------------------------------------------------------------------
 
@@ -123,26 +127,16 @@ class CliAdapter:
                 "slow): look and write are 10 ms apart, not 1"
             )
         log = self._controller_log()
-        if log.position() is None:
+        if not log.readable():
             lines.append(
                 f"slurmctld's log cannot be read ({log.why}): a reason that a person sets in the "
                 "millisecond between look and write would not be noticed"
             )
         else:
             lines.append(f"slurmctld's log is read at each write: {log.path}")
-            lines.extend(self._silent_log())
+            with contextlib.suppress(SlurmError):
+                lines.extend(_log_may_be_anothers(self._config(), log.path))
         return lines
-
-    def _silent_log(self) -> list[str]:
-        """What to know where slurmctld logs too little to be a witness."""
-        with contextlib.suppress(SlurmError):
-            level = re.search(r"^SlurmctldDebug\s*=\s*(\S+)", self._config(), re.MULTILINE)
-            if level and level[1] in ("quiet", "fatal", "error"):
-                return [
-                    f"SlurmctldDebug is {level[1]}: no change of a node is logged, and a reason "
-                    "that a person sets between look and write would not be noticed; info is enough"
-                ]
-        return []
 
     def close(self) -> None:
         """Nothing is held open between calls."""
@@ -174,7 +168,11 @@ class CliAdapter:
             raise SlurmUnavailable(f"scontrol: {error}", HUNG) from error
         with contextlib.closing(talks):
             channel = _Scontrol(talks, self._apart, self._deadline_seconds)
-            return Writer(channel, log, self._window, self._monotonic).write(write, values, check)
+            writer = Writer(channel, log, self._window, self._monotonic)
+            outcome = writer.write(write, values, check)
+        if outcome.unwatched:
+            self._log = self._named_log  # a backup that took over may log elsewhere: asked anew
+        return outcome
 
     def _apart(self, arguments: list[str]) -> str:
         """One command in a process of its own; answers what it said when it failed."""
@@ -269,12 +267,14 @@ class _Scontrol:
             if change.comment is not None:
                 # Over a pipe scontrol keeps the quotes of a Comment: it goes as an argument.
                 said = self._apart([*words, f"Comment={change.comment}"])
-            elif not change.reason.isascii():
-                # readline takes other letters for keys (Meta); a reason of ours has none.
-                said = self._apart([*words, f"Reason={change.reason}"])
+            elif _NOT_OVER_A_PIPE.search(change.reason):
+                # readline takes other letters for keys (Meta), and quotes and backslashes mean
+                # something there. Of an argument scontrol takes one quote off at either end, and
+                # nothing else. A reason of ours has none of these.
+                said = self._apart([*words, f'Reason="{change.reason}"'])
             else:
                 if change.reason:
-                    words.append(f"Reason={_quoted(change.reason)}")
+                    words.append(f'Reason="{change.reason}"')
                 said = self._talks.ask(" ".join(words), self._deadline_seconds)
         except SessionError as error:
             raise ChannelBroken(f"scontrol: {error}") from error
@@ -282,17 +282,23 @@ class _Scontrol:
             raise_if_not_written(said, "scontrol")
         return clip(said, 200)
 
-    def can_say(self, reason: str) -> bool:
-        """See writing.Channel."""
-        return _quoted(reason) is not None
 
-
-def _quoted(reason: str) -> str | None:
-    """A reason as one word of scontrol's command line; None where it cannot be one."""
-    if "\\" in reason:
-        return None
-    if '"' not in reason:
-        return f'"{reason}"'
-    if "'" not in reason:
-        return f"'{reason}'"
-    return None
+def _log_may_be_anothers(config: str, path: Path | None) -> list[str]:
+    """What to know where slurmctld logs too little to be a witness, or perhaps elsewhere."""
+    lines: list[str] = []
+    level = re.search(r"^SlurmctldDebug\s*=\s*(\S+)", config, re.MULTILINE)
+    if level and level[1] in ("quiet", "fatal", "error"):
+        lines.append(
+            f"SlurmctldDebug is {level[1]}: no change of a node is logged, and a reason "
+            "that a person sets between look and write would not be noticed; info is enough"
+        )
+    hosts = re.findall(r"^SlurmctldHost\[\d+\]\s*=\s*([^\s(]+)", config, re.MULTILINE)
+    here = socket.gethostname().partition(".")[0]
+    others = [host for host in hosts if host.partition(".")[0] not in (here, "localhost")]
+    if others:
+        lines.append(
+            f"slurmctld may run on {', '.join(others)}, and this is {here}: {path} must be its log "
+            "there too (a shared file system); else a reason that a person sets between look and "
+            "write is not noticed, and an alert says so once a drain was written"
+        )
+    return lines

@@ -17,21 +17,16 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 # What can be written between two looks; more than this is not a window but a flood.
 READ_LIMIT_BYTES = 8 * 1024 * 1024
+# Some lines, times and all: no other file has the same at the same place.
+_KNOWN_BY_BYTES = 512
 # Every LogTimeFormat stands in brackets.
 _LINE = re.compile(r"\[[^]]*\] update_node: node (\S+) (reason|state) set to:? ?(.*)\Z", re.DOTALL)
 # States of a node that nobody holds back: what was said of it before has been taken back.
 _IN_SERVICE = ("IDLE", "ALLOC", "MIX", "COMP")
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """A place in the log: the file (by inode) and the byte."""
-
-    inode: int
-    offset_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,43 +39,113 @@ class Update:
 
 
 class ControllerLog:
-    """Reads the log where it can; where it cannot, ``position`` is None and says why."""
+    """Reads the log where it can. ``why`` says why that was last not so, or is empty."""
 
     def __init__(self, path: Path | None, why: str = "") -> None:
         self.path = path
         self.why = why
 
-    def position(self) -> Position | None:
-        """The end of the log now."""
-        if self.path is None:
-            return None
+    def readable(self) -> bool:
+        """Whether it can be read now."""
+        with self.watch() as watch:
+            return watch.begun
+
+    def watch(self) -> Watch:
+        """Looks at the log from its end on. To be closed: it is used in a ``with``."""
+        return Watch(self)
+
+
+class Watch:
+    """The log from the moment on that this was made.
+
+    The file is held open: one that is renamed by a rotation meanwhile is read to its end, and then
+    the one that has its name. One that was cut (logrotate's copytruncate) lost what stood in it.
+    """
+
+    def __init__(self, log: ControllerLog) -> None:
+        self._log = log
+        self._stream: BinaryIO | None = None
+        self._begin_bytes = 0
+        self._before = b""
+        if log.path is None:
+            return
         try:
             # Of the open file: on NFS a name alone may answer what was so some seconds ago.
-            with self.path.open("rb") as stream:
-                status = os.fstat(stream.fileno())
+            self._stream = log.path.open("rb")
+            self._begin_bytes = os.fstat(self._stream.fileno()).st_size
+            self._before = _before(self._stream, self._begin_bytes)
         except OSError as error:
-            self.why = f"{self.path}: {error.strerror}"
-            return None
-        self.why = ""
-        return Position(status.st_ino, status.st_size)
+            log.why = f"{log.path}: {error.strerror}"
+            self.close()
+        else:
+            log.why = ""
 
-    def since(self, begin: Position | None) -> list[Update] | None:
-        """The updates logged after ``begin``; None where that cannot be known."""
-        if begin is None or self.path is None:
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Lets go of the file: one that was rotated away would not free its place."""
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+    @property
+    def begun(self) -> bool:
+        """Whether the log could be read when this was made."""
+        return self._stream is not None
+
+    def updates(self) -> list[Update] | None:
+        """The updates that were logged since; None where that cannot be known."""
+        if self._stream is None or self._log.path is None:
             return None
+        parts: list[bytes] = []
         try:
-            with self.path.open("rb") as stream:
-                status = self.path.stat()
-                if status.st_ino != begin.inode or status.st_size < begin.offset_bytes:
-                    self.why = "the log was rotated in between"
-                    return None
-                stream.seek(begin.offset_bytes)
-                text = stream.read(READ_LIMIT_BYTES).decode("utf-8", "replace")
+            # Opened anew: what an open file shows on NFS may be some seconds old.
+            with self._log.path.open("rb") as now:
+                if _same_file(now, self._stream):
+                    parts.append(self._rest(now))
+                else:
+                    parts += [self._rest(self._stream), now.read(READ_LIMIT_BYTES)]
+        except FileNotFoundError:  # renamed, and slurmctld still writes to it
+            parts.append(self._rest(self._stream))
         except OSError as error:
-            self.why = f"{self.path}: {error.strerror}"
+            self._log.why = f"{self._log.path}: {error.strerror}"
+            return None
+        except _CutError:
+            self._log.why = f"{self._log.path} was cut in between (copytruncate?)"
             return None
         # slurmctld ends a line with "\n" alone: whatever else ends lines is part of a reason.
-        return list(_updates(text.split("\n")))
+        return [
+            update
+            for part in parts
+            for update in _updates(part.decode("utf-8", "replace").split("\n"))
+        ]
+
+    def _rest(self, stream: BinaryIO) -> bytes:
+        """What ``stream`` has behind the place where this began. Raises _CutError, OSError."""
+        # One that was cut and has grown past that place again has other words before it.
+        if _before(stream, self._begin_bytes) != self._before:
+            raise _CutError
+        stream.seek(self._begin_bytes)
+        return stream.read(READ_LIMIT_BYTES)
+
+
+class _CutError(Exception):
+    """The log is not what it was, continued."""
+
+
+def _before(stream: BinaryIO, place_bytes: int) -> bytes:
+    """The last bytes before a place, by which it is known again."""
+    begin_bytes = max(0, place_bytes - _KNOWN_BY_BYTES)
+    stream.seek(begin_bytes)
+    return stream.read(place_bytes - begin_bytes)
+
+
+def _same_file(one: BinaryIO, other: BinaryIO) -> bool:
+    return os.path.samestat(os.fstat(one.fileno()), os.fstat(other.fileno()))
 
 
 def _updates(lines: Iterable[str]) -> Iterable[Update]:
@@ -154,6 +219,12 @@ def _not_taken_back(before: list[Update]) -> list[Update]:
         if before[index].what == "state" and before[index].value.startswith(_IN_SERVICE):
             return before[index + 1 :]
     return before
+
+
+def shows(updates: list[Update], node: str, ours: str) -> bool:
+    """Whether our drain of ``node`` stands there: slurmctld logs each, where it logs at all."""
+    mine = [update for update in updates if update.node == node]
+    return _our_write(mine, ours) is not None
 
 
 def _our_write(mine: list[Update], ours: str) -> int | None:

@@ -106,7 +106,7 @@ class PyslurmAdapter:
             f"Slurm by pyslurm {about['pyslurm']} in a process of its own: "
             f"slurmctld {about['slurm']}"
         ]
-        if log.position() is None:
+        if not log.readable():
             lines.append(
                 f"slurmctld's log cannot be read ({log.why}): a reason that a person sets in the "
                 "millisecond between look and write would not be noticed"
@@ -149,7 +149,10 @@ class PyslurmAdapter:
             return Outcome()
         log = self._controller_log()
         writer = Writer(_Channel(self), log, self._window, self._monotonic)
-        return writer.write(write, values, check)
+        outcome = writer.write(write, values, check)
+        if outcome.unwatched:
+            self._log = None  # a backup that took over may log elsewhere: it is asked anew
+        return outcome
 
     # ---- plumbing ------------------------------------------------------------------------
 
@@ -239,10 +242,6 @@ class _Channel:
     def change(self, names: list[str], change: Change) -> str:
         """See writing.Channel."""
         return self._adapter.changed(names, change)
-
-    def can_say(self, reason: str) -> bool:
-        """Any words: they pass through no command line."""
-        return True
 
 
 def _unavailable(error: WorkerError) -> SlurmUnavailable:

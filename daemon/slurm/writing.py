@@ -27,11 +27,12 @@ from daemon.slurm.adapter import (
 from daemon.slurm.controller_log import (
     ControllerLog,
     Foreign,
-    Position,
     Update,
+    Watch,
     by_node,
     drained_as,
     overwritten,
+    shows,
 )
 
 # Nodes named in one request; scontrol takes lines far longer, slurmctld too.
@@ -70,10 +71,6 @@ class Channel(Protocol):
         """
         ...
 
-    def can_say(self, reason: str) -> bool:
-        """Whether ``reason``, a person's words, can be written word for word."""
-        ...
-
 
 def no_window() -> None:
     """What happens between look and write: nothing, outside of tests."""
@@ -89,6 +86,7 @@ class _Tally:
     lost: dict[str, str] = field(default_factory=dict)
     said: dict[str, str] = field(default_factory=dict)
     window_seconds: float = 0.0
+    unwatched: dict[str, str] = field(default_factory=dict)
 
     def rest(self, names: Iterable[str], why: str) -> None:
         """Every name not told of yet: written if it stands in ``unknown``, else not."""
@@ -103,6 +101,7 @@ class _Tally:
         return Outcome(
             self.done, self.skipped, self.unknown, self.restored, self.lost, self.window_seconds,
             {name: words for name, words in self.said.items() if name in self.done},
+            self.unwatched,
         )  # fmt: skip
 
 
@@ -216,37 +215,45 @@ class Writer:
             some = groups[at : at + size]
             at += size
             started = self._monotonic()
-            begin = self._log.position()
-            allowed = self._allowed(some, check, tally)
-            looked = self._monotonic()
-            if allowed:
-                self._window()
-            sent: list[_Group] = []
-            try:
-                for value, names in allowed:
-                    self._send(write, value, names, tally)
-                    sent.append((value, names))
-                    tally.window_seconds = max(tally.window_seconds, self._monotonic() - started)
-                    written.update(dict.fromkeys(names, value))
+            with self._log.watch() as watch:
+                allowed = self._allowed(some, check, tally)
+                looked = self._monotonic()
                 if allowed:
-                    write_seconds = max(1e-4, (self._monotonic() - looked) / len(allowed))
-                    size = min(ROUND_LIMIT, max(1, int((looked - started) / write_seconds)))
-            finally:
-                # Where a later group was not taken, the earlier ones have replaced what they have.
-                self._witnessed(write, sent, begin, tally)
+                    self._window()
+                sent: list[_Group] = []
+                try:
+                    for value, names in allowed:
+                        self._send(write, value, names, tally)
+                        sent.append((value, names))
+                        passed = self._monotonic() - started
+                        tally.window_seconds = max(tally.window_seconds, passed)
+                        written.update(dict.fromkeys(names, value))
+                    if allowed:
+                        write_seconds = max(1e-4, (self._monotonic() - looked) / len(allowed))
+                        size = min(ROUND_LIMIT, max(1, int((looked - started) / write_seconds)))
+                finally:
+                    # Where a later group was not taken, the earlier ones replaced what they did.
+                    self._witnessed(write, sent, watch, tally)
         return written
 
-    def _witnessed(
-        self, write: Write, sent: list[_Group], begin: Position | None, tally: _Tally
-    ) -> None:
+    def _witnessed(self, write: Write, sent: list[_Group], watch: Watch, tally: _Tally) -> None:
         """What slurmctld's log tells of the groups that it answered in this round."""
-        updates = self._log.since(begin) if write.replaces and sent else None
+        if not write.replaces or not sent or not watch.begun:
+            return
+        updates = watch.updates()
         if updates is None:
+            tally.unwatched.update((name, self._log.why) for _, names in sent for name in names)
             return
         told = by_node(updates)
         for value, names in sent:
             self._mend(told, value, names, tally)
             _believe(write, told, value, names, tally)
+            # It said yes to what its log does not show: that is the log of another, or silent.
+            if value and not any(
+                name in tally.said or shows(told.get(name, []), name, value) for name in names
+            ):
+                words = f"{self._log.path} does not show what slurmctld has just done"
+                tally.unwatched.update(dict.fromkeys(names, words))
 
     def _allowed(self, groups: list[_Group], check: Check, tally: _Tally) -> list[_Group]:
         """Looks, and leaves what the caller's check lets pass."""
@@ -326,7 +333,7 @@ class Writer:
                 return False
             if not same_reason(node.reason, ours) if ours else node.drain:
                 return True  # relabelled or drained again: it is theirs as it stands
-            if not (_can_be_told(foreign.reason) and self._channel.can_say(foreign.reason)):
+            if not _can_be_told(foreign.reason):
                 return False
             if ours and foreign.down and not foreign.drained:
                 self._channel.change([name], Change(state="UNDRAIN"))

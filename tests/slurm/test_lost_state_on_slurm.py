@@ -105,7 +105,9 @@ def pair(slurm_start, request: pytest.FixtureRequest) -> Iterator[Pair]:  # type
 def test_a_backup_that_takes_over_without_the_state_gets_our_drain_again(pair: Pair) -> None:
     slurm = pair.cluster
     made = house()
+    assert any("may run on ctl1, ctl2, and this is" in one for one in made.adapter.describe())
     reason = drained(made, slurm, "n3")
+    assert "unwatched" not in said(made, "n3")
     before_ns = made.adapter.controller_start_ns()
     pair.cluster.kill_controller()
     settled(made)
@@ -113,6 +115,7 @@ def test_a_backup_that_takes_over_without_the_state_gets_our_drain_again(pair: P
     assert "DRAIN" not in slurm.words("n3"), "the backup knows nothing of it"
     # It was started before the drain was made: its start alone says nothing.
     assert made.adapter.controller_start_ns() != before_ns
+    made.strict = False  # that it is written with an eye on a log that stands still is told
 
     def again() -> bool:
         settled(made)
@@ -121,12 +124,17 @@ def test_a_backup_that_takes_over_without_the_state_gets_our_drain_again(pair: P
     wait_for(again, "our drain to be back", seen=lambda: (slurm.show(), told(made, "n3")))
     assert "forgotten" in said(made, "n3")
     assert "returned" not in said(made, "n3")
-    # From now on a person's word is one again.
+    assert "unwatched" in said(made, "n3")
     made.cycle()
+    # From now on a person's word is one again.
     slurm.update("n3", state="resume")
     made.cycle()
     assert "DRAIN" not in slurm.words("n3")
     assert "returned" in said(made, "n3")
+    # The next write looks into the log of the one that answers.
+    made.facts = [lost("n2", onset_ns=time.time_ns())]
+    wait_for(lambda: settled(made) and "tocsin:x79" in slurm.reason("n2"), "n2 to be drained")
+    assert "unwatched" not in said(made, "n2")
 
 
 @pytest.mark.parametrize("pair", [True], indirect=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -15,21 +17,24 @@ from daemon.slurm.cli import CliAdapter
 from daemon.slurm.controller_log import ControllerLog, Foreign, Update, overwritten
 from daemon.slurm.session import Session
 from daemon.slurm.writing import DRAIN, Change, Writer
-from tests.testbed.slurm.cluster import Cluster
+from tests.testbed.slurm.cluster import Cluster, wait_for
 
 OURS = "tocsin:x79 gpu3 9f2c; fell off the bus"
 THEIRS = "ann: bad DIMM"
 STAMP = "2026-11-30T02:51:57.286"
 
 
+def free(node: NodeState) -> str:
+    return node.reason
+
+
 def told(folder: Path, text: str) -> list[Update] | None:
     path = folder / "slurmctld.log"
     path.write_text("older\n")
-    log = ControllerLog(path)
-    begin = log.position()
-    with path.open("a") as stream:
-        stream.write(text)
-    return log.since(begin)
+    with ControllerLog(path).watch() as watch:
+        with path.open("a") as stream:
+            stream.write(text)
+        return watch.updates()
 
 
 @pytest.mark.parametrize(
@@ -59,6 +64,84 @@ def test_words_within_a_line_are_not_its_own(tmp_path: Path) -> None:
 def test_what_ends_lines_elsewhere_is_part_of_a_reason(odd: str, tmp_path: Path) -> None:
     text = f"[{STAMP}] update_node: node n3 reason set to: a{odd}b\n"
     assert told(tmp_path, text) == [Update("n3", "reason", f"a{odd}b")]
+
+
+def drained(reason: str) -> str:
+    lines = (f"reason set to: {reason}", "state set to DRAINED")
+    return "".join(f"[{STAMP}] update_node: node n1 {line}\n" for line in lines)
+
+
+@pytest.mark.parametrize("made_anew", ["at once", "later", "never", "unreadable"])
+def test_a_log_that_is_renamed_meanwhile_is_read_to_its_end(made_anew: str, tmp_path: Path) -> None:
+    """slurmctld writes to the file that it has open until it is told of the rotation."""
+    path = tmp_path / "slurmctld.log"
+    path.write_text("older\n")
+    with ControllerLog(path).watch() as watch, path.open("a") as old:
+        old.write(drained(THEIRS))
+        path.rename(tmp_path / "slurmctld.log.1")
+        if made_anew == "at once":
+            path.write_text("")
+        old.write(drained(OURS))
+        old.flush()
+        if made_anew == "later":
+            path.write_text(drained("ann: later"))
+        if made_anew == "unreadable":
+            path.mkdir()
+        found = watch.updates()
+    if made_anew == "unreadable":
+        assert found is None
+        return
+    assert found is not None
+    later = ["ann: later"] if made_anew == "later" else []
+    assert [one.value for one in found if one.what == "reason"] == [THEIRS, OURS, *later]
+    assert overwritten(found, "n1", OURS) == Foreign(THEIRS, drained=True, down=False)
+
+
+@pytest.mark.parametrize("grown", [False, True])
+def test_a_log_that_was_cut_meanwhile_tells_nothing_and_says_so(
+    grown: bool, tmp_path: Path
+) -> None:
+    """copytruncate; also where it has grown again past the place where we began."""
+    path = tmp_path / "slurmctld.log"
+    path.write_text("older\n")
+    log = ControllerLog(path)
+    with log.watch() as watch:
+        with path.open("a") as stream:
+            stream.write(drained(THEIRS))
+        path.write_text(drained(OURS) if grown else "")
+        assert watch.updates() is None
+    assert "was cut" in log.why
+
+
+@pytest.mark.parametrize("log", ["still", "another's", "cut"])
+def test_a_write_that_the_log_does_not_show_is_said_to_be_unwatched(
+    log: str, tmp_path: Path
+) -> None:
+    """The log of a backup that is not in charge, of another cluster, or on another host."""
+    named = tmp_path / "named"
+    channel = Memory(named if log == "cut" else tmp_path / "real")
+    named.write_text("older\n")
+
+    def window() -> None:
+        channel.set("n1", THEIRS)
+        with named.open("a") as stream:
+            stream.write(drained("somebody: elsewhere") if log == "another's" else "")
+        if log == "cut":
+            named.write_text("")
+
+    outcome = Writer(channel, ControllerLog(named), window).write(DRAIN, {"n1": OURS}, free)
+    assert set(outcome.done) == {"n1"}
+    words = "was cut in between" if log == "cut" else "does not show what slurmctld has just done"
+    assert words in outcome.unwatched["n1"]
+
+
+def test_a_write_that_the_log_shows_is_watched(tmp_path: Path) -> None:
+    channel = Memory(tmp_path / "log")
+    writer = Writer(channel, ControllerLog(tmp_path / "log"))
+    assert writer.write(DRAIN, {"n1": OURS, "n2": f"{OURS} 2"}, free).unwatched == {}
+    without = Writer(channel, ControllerLog(None, "syslog"))
+    channel.nodes["n1"] = NodeState("n1", base="idle")
+    assert without.write(DRAIN, {"n1": OURS}, free).unwatched == {}, "tocsin check says it once"
 
 
 def changes(*words: str) -> list[Update]:
@@ -102,9 +185,6 @@ class Memory:
         with self._log.open("a", newline="\n") as stream:
             stream.write(f"[{STAMP}] update_node: node {name} reason set to: {reason}\n")
             stream.write(f"[{STAMP}] update_node: node {name} state set to DRAINED\n")
-
-    def can_say(self, reason: str) -> bool:
-        return True
 
 
 def ticking() -> Callable[[], float]:
@@ -178,11 +258,40 @@ def test_users_words_in_slurmctlds_log_become_no_commands(slurm: Cluster) -> Non
 
 
 @pytest.mark.slurm
-def test_a_reason_in_letters_of_other_languages_is_put_back(slurm: Cluster) -> None:
-    reason = "zoë: Lüfter 3 läuft nicht, 風扇"
-    adapter = CliAdapter(window=lambda: slurm.drain("n1", reason))
-    assert adapter.drain({"n1": OURS}, lambda node: node.reason).restored == {"n1": reason}
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "zoë: Lüfter 3 läuft nicht, 風扇",
+        '"zoë" said so',
+        'second "x',
+        'it\'s "both"',
+        "'lead",
+        "back\\slash \\n",
+        '\\"',
+    ],
+)
+def test_a_reason_in_any_letters_and_quotes_is_put_back(reason: str, slurm: Cluster) -> None:
+    # scontrol takes one quote off at either end of what it is given, and nothing else.
+    set_reason = f'"{reason}"'
+    adapter = CliAdapter(window=lambda: slurm.drain("n1", set_reason))
+    assert adapter.drain({"n1": OURS}, free).restored == {"n1": reason}
     assert slurm.reason("n1") == reason
+
+
+@pytest.mark.slurm
+def test_what_a_person_sets_while_the_log_is_rotated_is_put_back(slurm: Cluster) -> None:
+    log = slurm.directory / "log/slurmctld.log"
+
+    def window() -> None:
+        slurm.drain("n1", THEIRS)
+        log.rename(log.with_suffix(".1"))
+        os.kill(slurm.controller_pid, signal.SIGUSR2)
+        wait_for(log.exists, "slurmctld to open its log anew")
+
+    outcome = CliAdapter(window=window).drain({"n1": OURS, "n2": OURS}, free)
+    assert outcome.restored == {"n1": THEIRS}
+    assert set(outcome.done) == {"n2"}
+    assert slurm.reason("n1") == THEIRS
 
 
 @pytest.mark.slurm
