@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from collectors.sample import Sample
-from models.rules_chassis import ChassisThresholds, is_bad, part_of
+from models.rules_chassis import ChassisThresholds, host_off, is_bad, part_of
 
 SECOND_NS = 1_000_000_000
 SENSORS_LIMIT = 64
@@ -93,7 +93,8 @@ class _Node:
     # Fans that were seen to turn, and those of them that stand: since when, and when last seen.
     turned: set[str] = field(default_factory=set)
     stopped: dict[str, tuple[int, int]] = field(default_factory=dict)
-    off: bool = False
+    rpm: set[str] = field(default_factory=set)  # fans that tell more than a percentage
+    off_ns: int = 0  # when the host was last told to be off; 0: it is on
     leaks: dict[str, int] = field(default_factory=dict)
     hot_since_ns: int = 0
     seen_ns: int = 0
@@ -145,9 +146,10 @@ class Facility:
                 held[sensor] = (value, time_ns)
         elif kind == "watts" and value is not None and _TOTAL.search(sensor):
             node.power = (value, time_ns)
-        if sensor == "System Power":
-            node.off = sample.number("present") == 0.0
-            if node.off:
+        off = host_off(sample)
+        if off is not None:
+            node.off_ns = time_ns if off else 0
+            if off:
                 node.stopped.clear()
         part = part_of(sensor, kind)
         if part == "supplies":
@@ -172,7 +174,12 @@ class Facility:
 
     def _fan(self, node: _Node, sensor: str, sample: Sample) -> None:
         bad = is_bad("fans", sample, self._chassis)
-        if bad is None or (bad and node.off):
+        if sample.tag("kind") == "ratio":
+            if sensor in node.rpm:
+                return
+        elif len(node.rpm) < SENSORS_LIMIT:
+            node.rpm.add(sensor)
+        if bad is None or (bad and self._is_off(node, sample.time_ns)):
             return
         if not bad:
             node.stopped.pop(sensor, None)
@@ -181,6 +188,10 @@ class Facility:
         elif sensor in node.turned:
             since_ns, _ = node.stopped.get(sensor, (sample.time_ns, 0))
             node.stopped[sensor] = (since_ns, sample.time_ns)
+
+    def _is_off(self, node: _Node, at_ns: int) -> bool:
+        """Whether its host was told to be off of late: it may be asked only while fans stand."""
+        return at_ns - node.off_ns <= int(self.thresholds.fresh_seconds * SECOND_NS)
 
     # ---- out ---------------------------------------------------------------------------------
 
@@ -302,7 +313,9 @@ class Facility:
     def _fans(self, group: str, names: Sequence[str], now_ns: int) -> GroupEvent | None:
         """Fans of nodes that are on and that stood in two readings: BMCs that start say 0 once."""
         fresh = [
-            name for name in names if self._is_fresh(name, now_ns) and not self._nodes[name].off
+            name
+            for name in names
+            if self._is_fresh(name, now_ns) and not self._is_off(self._nodes[name], now_ns)
         ]
         stopped: dict[str, int] = {}
         count = 0

@@ -22,6 +22,8 @@ SENSORS_LIMIT = 256
 _SUPPLY = re.compile(r"(?i)power ?supply|\bpsu?[ _-]?\w?\d*\b|\bpws[ _-]?\d*\b")
 _NO_SUPPLY = re.compile(r"(?i)redundan|power|input|output|temp|fan")
 _FAN = re.compile(r"(?i)fan|blower|tach")
+# Percentages that are asked of fans, or of which nobody knows what they are shares of.
+_NO_SPEED = re.compile(r"(?i)pwm|duty|util|demand|target|control|redundan|power")
 _LEAK = re.compile(r"(?i)leak")
 
 
@@ -37,6 +39,8 @@ class ChassisThresholds:
     # At or below this share of the supplies that were once there, the node may lose power.
     supplies_low_ratio: float = 0.5
     fan_stopped_rpm: float = 100.0
+    # Where fans are told in percent only.
+    fan_stopped_ratio: float = 0.01
 
 
 @dataclass(slots=True)
@@ -44,6 +48,7 @@ class Part:
     """One sensor over time. ``good`` and ``bad`` count readings in a row, up to a few.
 
     ``was_good`` is whether it ever agreed to be well; a part that never was is not missed.
+    ``percent`` is whether it is told in percent: where a fan tells both, its rpm are what counts.
     """
 
     good: int = 0
@@ -51,6 +56,7 @@ class Part:
     was_good: bool = False
     since_ns: int = 0
     seen_ns: int = 0
+    percent: bool = False
 
     def take(self, bad: bool, time_ns: int, needed: int) -> None:
         """One more reading."""
@@ -75,7 +81,7 @@ class Chassis:
     supplies: dict[str, Part] = field(default_factory=dict)
     fans: dict[str, Part] = field(default_factory=dict)
     leaks: dict[str, Part] = field(default_factory=dict)
-    off: bool = False
+    off_ns: int = 0  # when the host was last told to be off; 0: it is on
     spent_ns: int = 0
 
 
@@ -90,9 +96,19 @@ def part_of(sensor: str, kind: str) -> str:
             return "leaks"
         if _SUPPLY.search(sensor) and not _NO_SUPPLY.search(_SUPPLY.sub("", sensor)):
             return "supplies"
-    if kind == "rpm" and _FAN.search(sensor):
-        return "fans"
+    if kind in ("rpm", "ratio") and _FAN.search(sensor):
+        return "" if kind == "ratio" and _NO_SPEED.search(sensor) else "fans"
     return ""
+
+
+def host_off(sample: Sample) -> bool | None:
+    """Whether a reading says that the host is off; None where it is of something else.
+
+    A sensor of the same name that measures watts is none of it.
+    """
+    if sample.tag("sensor") != "System Power" or sample.tag("kind") != "state":
+        return None
+    return sample.number("present") == 0.0
 
 
 def is_bad(part: str, sample: Sample, thresholds: ChassisThresholds) -> bool | None:
@@ -110,7 +126,8 @@ def is_bad(part: str, sample: Sample, thresholds: ChassisThresholds) -> bool | N
     if part == "fans":
         if value is None:
             return None
-        return value < thresholds.fan_stopped_rpm
+        percent = sample.tag("kind") == "ratio"
+        return value < (thresholds.fan_stopped_ratio if percent else thresholds.fan_stopped_rpm)
     return False if critical is not None else None
 
 
@@ -126,8 +143,10 @@ class ChassisRules:
         """Takes in one ``bmc`` sample."""
         del arrival_ns
         sensor, kind, name = sample.tag("sensor"), sample.tag("kind"), sample.tag("node")
-        if sensor == "System Power" and name in self._nodes:
-            self._nodes[name].off = sample.number("present") == 0.0
+        off = host_off(sample)
+        if off is not None:
+            if name in self._nodes:
+                self._nodes[name].off_ns = sample.time_ns if off else 0
             return
         part = part_of(sensor, kind)
         if not part or not name:
@@ -138,7 +157,13 @@ class ChassisRules:
         held: dict[str, Part] = getattr(self._nodes.setdefault(name, Chassis()), part)
         if sensor not in held and len(held) >= SENSORS_LIMIT:
             return
-        held.setdefault(sensor, Part()).take(bad, sample.time_ns, self.thresholds.readings)
+        percent = kind == "ratio"
+        one = held.get(sensor)
+        if one is not None and percent and not one.percent:
+            return
+        if one is None or one.percent != percent:
+            one = held[sensor] = Part(percent=percent)
+        one.take(bad, sample.time_ns, self.thresholds.readings)
         if bad:
             self._sick.add(name)
 
@@ -148,9 +173,10 @@ class ChassisRules:
         chassis.spent_ns = max(chassis.spent_ns, at_ns)
 
     def nothing_later(self, now_ns: int) -> None:
-        """No return was later than ``now_ns``, the head's clock that was set back."""
+        """Nothing was later than ``now_ns``, the head's clock that was set back."""
         for chassis in self._nodes.values():
             chassis.spent_ns = min(chassis.spent_ns, now_ns)
+            chassis.off_ns = min(chassis.off_ns, now_ns)
 
     def facts(self, now_ns: int) -> Iterator[Fact]:
         """Every fact that holds at ``now_ns``, by node."""
@@ -159,7 +185,7 @@ class ChassisRules:
             if not any(part.bad for what in _PARTS for part in getattr(chassis, what).values()):
                 self._sick.discard(name)
                 continue
-            if chassis.off:
+            if now_ns - chassis.off_ns <= int(self.thresholds.fresh_seconds * SECOND_NS):
                 continue
             for fact in (
                 self._supplies(name, chassis, now_ns),
@@ -236,11 +262,18 @@ class ChassisRules:
         """All that is remembered, as JSON data."""
         return {
             name: {
-                "off": chassis.off,
+                "off_at": chassis.off_ns,
                 "spent": chassis.spent_ns,
                 "parts": {
                     what: {
-                        sensor: [one.good, one.bad, one.was_good, one.since_ns, one.seen_ns]
+                        sensor: [
+                            one.good,
+                            one.bad,
+                            one.was_good,
+                            one.since_ns,
+                            one.seen_ns,
+                            one.percent,
+                        ]
                         for sensor, one in getattr(chassis, what).items()
                     }
                     for what in _PARTS
@@ -253,7 +286,7 @@ class ChassisRules:
         """Takes back what ``dump`` gave."""
         self._nodes = {}
         for name, held in state.items():
-            chassis = Chassis(off=held["off"], spent_ns=held["spent"])
+            chassis = Chassis(off_ns=held.get("off_at", 0), spent_ns=held["spent"])
             for what in _PARTS:
                 parts = getattr(chassis, what)
                 for sensor, numbers in held["parts"][what].items():

@@ -148,6 +148,23 @@ def test_fans_of_few_nodes_or_of_hosts_that_are_off_are_no_event(facility: Facil
     assert facility.events(at, RACKS) == []
 
 
+def test_fans_in_percent_count_where_they_tell_no_more(facility: Facility) -> None:
+    for turn in range(4):
+        at = T0 + turn * 60 * SECOND
+        for node in RACKS:
+            still = turn >= 2 and node in rack(1)
+            percent = bmc(node, "Fan 1", "ratio", at, value=0.0 if still else 0.4, present=1.0)
+            if node not in rack(1)[:5]:
+                # The percentage is what it was asked for; here it turns.
+                facility.observe(bmc(node, "Fan 1", "rpm", at, value=9e3, present=1.0), at)
+            facility.observe(percent, at)
+    (event,) = facility.events(at, RACKS)
+    assert event.text == "fans in rack r1: 5 stopped together in 5 of 8 nodes"
+    for node in rack(1):
+        facility.observe(bmc(node, "System Power", "watts", at, present=0.0), at)
+    assert len(facility.events(at, RACKS)) == 1
+
+
 def test_fans_that_never_turned_are_not_missed(facility: Facility) -> None:
     for turn in (1, 2):
         at = fans(facility, turn, list(RACKS))

@@ -108,6 +108,81 @@ def test_a_host_that_is_switched_off_has_no_facts(rules: ChassisRules) -> None:
     assert facts(rules, 4) == []
 
 
+@pytest.mark.parametrize("power", ["System Power", "system power"])
+def test_a_meter_called_like_the_power_state_switches_nothing_off(
+    rules: ChassisRules, power: str
+) -> None:
+    for turn in (3, 4):
+        feed(rules, bmc(power, "watts", turn, present=0.0))
+        feed(rules, bmc("PSU2 Status", turn=turn, present=0.0))
+    assert [one.rule for one in facts(rules, 4)] == ["supplies"]
+
+
+def test_that_a_host_was_off_excuses_its_fans_for_a_while_only(rules: ChassisRules) -> None:
+    """It is asked only while fans stand: that it is on again nobody may have said."""
+    feed(rules, bmc("System Power", turn=3, present=0.0))
+    for turn in range(3, 20):
+        for number in (1, 2):
+            feed(rules, bmc(f"FAN{number}", "rpm", turn, value=0.0, present=1.0))
+    again = ChassisRules()
+    again.load(json.loads(json.dumps(rules.dump())))
+    for one in (rules, again):
+        assert facts(one, 13) == []
+        assert [fact.rule for fact in facts(one, 14)] == ["fans"]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("times", [2, 5])
+def test_a_reading_that_is_told_again_is_no_second_reading(
+    rules: ChassisRules, times: int, restarts: bool
+) -> None:
+    """By a sender that got no answer, by a head that started, or by a second source."""
+
+    def bad(turn: int) -> list[Sample]:
+        return [
+            bmc("PSU2 Status", turn=turn, critical=1.0, present=1.0),
+            bmc("FAN3", "rpm", turn, value=0.0, critical=1.0, present=1.0),
+            bmc("FAN4", "rpm", turn, value=0.0, present=1.0),
+            bmc("Tray leak detector", turn=turn, critical=1.0, present=1.0),
+        ]
+
+    for _ in range(times):
+        feed(rules, *bad(3))
+        assert facts(rules, 3) == []
+        if restarts:
+            kept = json.loads(json.dumps(rules.dump()))
+            rules = ChassisRules()
+            rules.load(kept)
+    feed(rules, *bad(4))
+    assert [one.code for one in facts(rules, 4)] == ["psu", "fans", "leak"]
+    # Nor is what was good once, and told twice, good again.
+    well = bmc("PSU9 Status", turn=5, critical=0.0, present=1.0)
+    feed(rules, well, well, *(bmc("PSU9 Status", turn=turn, present=0.0) for turn in (6, 7)))
+    assert not any("PSU9" in one.text for one in facts(rules, 7))
+
+
+def test_fans_that_are_told_in_percent_only_count_as_well() -> None:
+    """As some vendors do. Where a fan tells its rpm too, these are what counts: a stopped fan is
+    still asked for 40 percent."""
+    rules = ChassisRules()
+    for turn in range(5):
+        speed = 0.4 if turn < 3 else 0.0
+        for number in (1, 2, 3):
+            feed(rules, bmc(f"Fan {number}", "ratio", turn, value=speed, present=1.0))
+            feed(rules, bmc(f"Fan {number} PWM", "ratio", turn, value=0.0, present=1.0))
+    (fact,) = facts(rules, 4)
+    assert fact.text == "3 of 3 fans down: Fan 1, Fan 2, Fan 3"
+
+    both = ChassisRules()
+    for turn in range(5):
+        for number in (1, 2):
+            still = turn >= 3 and number == 1
+            rpm = bmc(f"Fan {number}", "rpm", turn, value=0.0 if still else 9000.0, present=1.0)
+            percent = bmc(f"Fan {number}", "ratio", turn, value=0.0 if still else 0.4, present=1.0)
+            feed(both, *((percent, rpm) if turn == 0 else (rpm, percent)))
+    assert facts(both, 4) == [], "one fan is not two"
+
+
 def test_a_leak_is_a_fact(rules: ChassisRules) -> None:
     for turn in (3, 4):
         feed(rules, bmc("Manifold leak detector", turn=turn, critical=1.0, present=1.0))
@@ -152,6 +227,10 @@ def test_what_is_remembered_survives_json(rules: ChassisRules) -> None:
         ("System Power", "state", ""),
         ("PSU2 Power In", "watts", ""),
         ("FAN3", "rpm", "fans"),
+        ("Fan Block 1", "ratio", "fans"),
+        ("Fan 1 PWM", "ratio", ""),
+        ("Fan Utilization", "ratio", ""),
+        ("Humidity", "ratio", ""),
         ("CPU1 Status", "state", ""),
         ("Tray leak detector", "state", "leaks"),
         ("PS/2 Keyboard Power", "state", ""),
