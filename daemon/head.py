@@ -52,6 +52,7 @@ from daemon.policy.decide import Situation, decide
 from daemon.policy.decisions import Action, Decision, Mode
 from daemon.policy.groups import Groups
 from daemon.recovery import Checkpoint, restore
+from daemon.refused import Refused
 from daemon.returns import Returns
 from daemon.schedule import Schedule
 from daemon.slurm.adapter import SlurmAdapter
@@ -171,6 +172,7 @@ class Head:
             )
         ]
         self.gateway: Gateway | None = None
+        self._refused = Refused(clock.monotonic)
         self.judgement = Judgement(clock.now_ns())
         self.decisions: tuple[Decision, ...] = ()
         self.risk_of: Mapping[str, Mapping[str, Risk]] = {}
@@ -364,19 +366,13 @@ class Head:
 
     def situation(self) -> Situation:
         """What is known now, for policy."""
-        judgement = self.judgement
+        judgement, cut = self.judgement, self.gateway.admission.cut if self.gateway else {}
         return Situation(
-            nodes=self.nodes,
-            slurm_age_seconds=self.desk.age_seconds,
-            facts=judgement.facts,
-            silences=judgement.silences,
-            risks=judgement.risks,
-            coverage=judgement.coverage,
-            groups=self.groups(),
-            group_events=judgement.group_events,
-            jobs=self.desk.jobs,
-            ran=self.past_jobs.on,
-        )
+            nodes=self.nodes, slurm_age_seconds=self.desk.age_seconds, facts=judgement.facts,
+            silences=judgement.silences, risks=judgement.risks, coverage=judgement.coverage,
+            groups=self.groups(), group_events=judgement.group_events, jobs=self.desk.jobs,
+            ran=self.past_jobs.on, refused=self._refused.lately(cut),
+        )  # fmt: skip
 
     def groups(self) -> Groups:
         """The groups of each node: as configured, by Slurm, by the fabric."""

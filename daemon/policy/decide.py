@@ -44,7 +44,8 @@ class Situation:
     common causes and caps; the reservation that it stands in is one beside them. ``coverage`` is
     the share of each node that is heard, 0 to 1; a node that is not in it counts as not heard.
     ``group_events`` is what happens to whole racks and power feeds. ``jobs`` are those that hold
-    nodes, by id; ``ran`` those over several nodes that hold or held each node.
+    nodes, by id; ``ran`` those over several nodes that hold or held each node. ``refused`` are the
+    nodes of which the head itself does not take all that they send, and why.
     """
 
     nodes: Mapping[str, NodeState] = field(default_factory=dict)
@@ -57,6 +58,7 @@ class Situation:
     group_events: Sequence[GroupEvent] = ()
     jobs: Mapping[str, Job] = field(default_factory=dict)
     ran: RanOn = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 def decide(
@@ -196,6 +198,7 @@ def scene_of(
         members={group: frozenset(names) for group, names in members.items()},
         jobs=situation.jobs,
         ran=situation.ran,
+        refused=situation.refused,
         in_our_words=frozenset(
             name
             for name, node in situation.nodes.items()

@@ -60,6 +60,7 @@ class Scene:
     in_our_words: frozenset[str] = frozenset()
     jobs: Mapping[str, Job] = field(default_factory=dict)
     ran: RanOn = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
     wanted: Market = field(default_factory=lambda: Market({}, {}))
 
     def held(self) -> set[str]:
@@ -196,6 +197,8 @@ def _tool_fault(scene: Scene, one: Candidate) -> tuple[bool, str]:
     readers = [silence for silence in silences if silence.cause in ("hung", "agent", "source")]
     if readers:
         return False, f"our own reader may be at fault: {readers[0].text}"
+    if one.node in scene.refused:
+        return False, f"this head refuses part of what the node sends: {scene.refused[one.node]}"
     return True, "the node's readers are heard"
 
 
