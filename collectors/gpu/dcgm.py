@@ -35,7 +35,9 @@ FIELD_NUMBERS = (
 class Options(SourceOptions):
     """Settings of the DCGM source. ``host`` is a host engine elsewhere, as ``name:port``.
 
-    ``health_period_seconds`` 0 leaves health out.
+    ``fields`` are DCGM's numbers. 1001 and 1002 (graphics and SM activity) may be among them, where
+    no other tool profiles: DCGM counts for one at a time. ``health_period_seconds`` 0 leaves health
+    out.
     """
 
     period_seconds: float = Field(default=30.0, gt=0, le=86_400)

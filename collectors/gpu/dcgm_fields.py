@@ -1,7 +1,8 @@
 """DCGM's fields that mean something to us, by id: the one name of a field that never changes.
 
 A field has a short name (the header of ``dcgmi dmon``), a tag (``dcgm_`` + tag was its name in
-dcgm-exporter 1.x) and a symbol (its name in later exporters); many symbols were renamed since.
+dcgm-exporter 1.x) and a symbol (its name in later exporters, without DCGM_FI_DEV_ where it begins
+so); many symbols were renamed since.
 Source: NVIDIA/DCGM, dcgm_fields.h and dcgm_fields.cpp.
 """
 
@@ -277,6 +278,24 @@ FIELDS: tuple[DcgmField, ...] = (
         "NVLINK_RECOVERY_EVENT_TOTAL",
         rank=2,
     ),
+    _field(
+        1001,
+        "graphics_activity_ratio",
+        1,
+        "GRACT gr_engine_active",
+        "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
+        "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO",
+        board=False,
+    ),
+    _field(
+        1002,
+        "sm_activity_ratio",
+        1,
+        "SMACT sm_active",
+        "DCGM_FI_PROF_SM_ACTIVE",
+        "DCGM_FI_PROF_SM_UTIL_RATIO",
+        board=False,
+    ),
     _field(67, "mig_enabled", 1, "MGMOD mig_mode", "MIG_MODE"),
     _field(
         1523,
@@ -304,5 +323,9 @@ BY_SHORT = {field.short: field for field in ALL}
 BY_NUMBER = {field.number: field for field in ALL}
 BY_SYMBOL = {
     **{f"dcgm_{field.tag}": field for field in ALL},
-    **{f"DCGM_FI_DEV_{symbol}": field for field in ALL for symbol in field.symbols},
+    **{
+        symbol if symbol.startswith("DCGM_") else f"DCGM_FI_DEV_{symbol}": field
+        for field in ALL
+        for symbol in field.symbols
+    },
 }

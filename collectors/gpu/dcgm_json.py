@@ -18,7 +18,7 @@ from collectors.sample import Problem, Sample, clip
 
 INPUT_LIMIT = 16 * 1024 * 1024
 DEPTH_MOST = 24
-NODES_MOST = 100_000
+ITERATIONS_MOST = 1_000
 
 _RESULTS = {"warn": WARNING, "warning": WARNING, "fail": ERROR, "failure": ERROR, "failed": ERROR}
 _HEALTH = {"healthy": INFO, "warning": WARNING, "failure": ERROR, "internal error": WARNING}
@@ -44,11 +44,16 @@ def parse_diag(text: Text, node: str, now_ns: int) -> tuple[list[Sample], list[P
     findings = Findings()
     document = _load(text, findings)
     if document is not None:
-        report = document.get("DCGM Diagnostic", document.get("DCGM GPU Diagnostic"))
-        if not isinstance(report, Mapping):
-            findings.problem("no diagnostic of dcgmi in this text")
-        else:
-            _diag(report, node, now_ns, findings)
+        # With --iterations, whole reports stand in a list.
+        for one in _list(document.get("iterations"), ITERATIONS_MOST) or [document]:
+            report = one.get("DCGM Diagnostic", one.get("DCGM GPU Diagnostic"))
+            if not isinstance(report, Mapping):
+                findings.problem("no diagnostic of dcgmi in this text")
+            else:
+                _diag(report, node, now_ns, findings)
+        warning = document.get("Warning")
+        if isinstance(warning, str):
+            findings.problem("dcgmi ended the diagnostic early", warning)
     return findings.close()
 
 
@@ -170,7 +175,7 @@ def _diag(report: Mapping[str, Any], node: str, now_ns: int, findings: Findings)
         findings.problem(words, error)
     tests = passed = 0
     for category, name, result in _results(report):
-        status = str(result.get("status", "")).strip().lower()
+        status = _status(result)
         tests += 1
         passed += status == "pass"
         severity = _RESULTS.get(status)
@@ -206,22 +211,52 @@ def _diag(report: Mapping[str, Any], node: str, now_ns: int, findings: Findings)
 
 
 def _results(report: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """(category, test, result) of each result."""
+    """(category, test, result) of each result, and of each test as far as it says more."""
     for category in _list(report.get("test_categories")):
         for test in _list(category.get("tests")):
             name = clip(str(test.get("name", "unnamed")), 80)
-            for result in _list(test.get("results")):
+            results = _list(test.get("results"))
+            summary = _summary(test, results)
+            for result in [*results, *([] if summary is None else [summary])]:
                 yield clip(str(category.get("category", "")), 80), name, result
 
 
-def _list(value: Any) -> list[Mapping[str, Any]]:
-    items = value[:2000] if isinstance(value, list) else []
+def _summary(test: Mapping[str, Any], results: list[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """What DCGM 4 says of a test as a whole: a fault of no GPU stands there alone.
+
+    Its warnings repeat those of the results, which are left out; None where nothing is left.
+    """
+    summary = test.get("test_summary")
+    if not isinstance(summary, Mapping):
+        return None
+    if not results:
+        return {**summary, "entity_group": "None"}
+    told = {_said(one) for result in results for one in _list(result.get("warnings"))}
+    more = [one for one in _list(summary.get("warnings")) if _said(one) not in told]
+    bad = _RESULTS.get(_status(summary))
+    worst = max((_RESULTS.get(_status(one), INFO) for one in results), default=INFO)
+    if bad is None or (not more and bad <= worst):
+        return None
+    return {**summary, "entity_group": "None", "warnings": more}
+
+
+def _said(warning: Mapping[str, Any]) -> str:
+    return str(warning.get("warning", warning.get("warnings", "")))
+
+
+def _status(result: Mapping[str, Any]) -> str:
+    return str(result.get("status", "")).strip().lower()
+
+
+def _list(value: Any, most: int = 2000) -> list[Mapping[str, Any]]:
+    items = value[:most] if isinstance(value, list) else []
     return [item for item in items if isinstance(item, Mapping)]
 
 
 def _gpu(result: Mapping[str, Any]) -> int | None:
-    """The GPU of a result: ``gpu_id`` in DCGM 3, an entity of the group GPU in DCGM 4."""
-    number = result.get("gpu_id")
+    """The GPU of a result: ``gpu_ids`` in DCGM up to 3.2 (a list that names one), ``gpu_id`` in
+    3.3, an entity of the group GPU in DCGM 4."""
+    number = result.get("gpu_id", result.get("gpu_ids"))
     if number is None and str(result.get("entity_group", "GPU")).upper() == "GPU":
         number = result.get("entity_id")
     if isinstance(number, str) and number.isascii() and number.isdigit() and len(number) < 6:
@@ -242,8 +277,9 @@ def _warnings(result: Mapping[str, Any]) -> tuple[str, bool]:
     if isinstance(warnings, str):
         found.append(warnings)
     info = result.get("info")
-    if not found and isinstance(info, str):
-        found.append(info)
+    if not found:
+        infos = info[:50] if isinstance(info, list) else [info]
+        found += [one for one in infos if isinstance(one, str)]
     return clip("; ".join(found), 600), isolate
 
 

@@ -38,6 +38,9 @@ GPU_METRICS: tuple[Metric, ...] = (
     _gauge("memory_clock_hertz", "Memory clock now.", 0, 1e11),
     _gauge("utilization_ratio", "Share of time in which a kernel ran.", 0, 1),
     _gauge("memory_utilization_ratio", "Share of time in which memory was read or written.", 0, 1),
+    # DCGM's profiling fields 1001 and 1002: read where somebody else has them counted.
+    _gauge("graphics_activity_ratio", "Share of time in which any engine worked.", 0, 1),
+    _gauge("sm_activity_ratio", "Share of multiprocessors at work, over time.", 0, 1),
     _gauge("memory_used_bytes", "Memory in use, without what the driver reserves.", 0, 2**43),
     _gauge("memory_total_bytes", "Memory of the board.", 0, 2**43),
     _count("ecc_corrected_total", "Corrected memory errors of the board's life."),
@@ -92,6 +95,9 @@ GPU_METRICS: tuple[Metric, ...] = (
     _state("lost", "The driver says that the GPU is lost."),
 )
 
+# Counting these locks out other tools, so that nothing here asks for them unless it is told to.
+PROFILED = frozenset({"graphics_activity_ratio", "sm_activity_ratio"})
+
 GPU_FIELDS: dict[str, Metric] = {metric.name: metric for metric in GPU_METRICS}
 
 # What moves from one reading to the next. Told first, so that the rest of a line stands together
@@ -100,6 +106,7 @@ RESTLESS = frozenset(
     {"temperature_celsius", "memory_temperature_celsius", "power_watts", "energy_joules_total"}
     | {"sm_clock_hertz", "memory_clock_hertz", "utilization_ratio", "memory_utilization_ratio"}
     | {"memory_used_bytes", "fan_speed_ratio", "throttle_sw_power_cap"}
+    | PROFILED
     | {"throttle_sw_power_cap_seconds_total"}
 )
 

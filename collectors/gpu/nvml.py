@@ -19,7 +19,7 @@ from typing import Any
 from pydantic import Field
 
 from collectors.events import EVENT_METRICS, event, spaced
-from collectors.gpu.metrics import GPU_FIELDS, GPU_METRICS, restless_first
+from collectors.gpu.metrics import GPU_FIELDS, GPU_METRICS, PROFILED, restless_first
 from collectors.inventory import Board, Inventory
 from collectors.kernel.nvidia import xid_severity
 from collectors.options import Options as SourceOptions
@@ -37,7 +37,7 @@ from collectors.sample import (
 from collectors.worker import Worker, WorkerError, WorkerHung, WorkerLimits
 
 NAME = "nvml"
-METRICS = (*GPU_METRICS, *EVENT_METRICS)
+METRICS = (*(one for one in GPU_METRICS if one.name not in PROFILED), *EVENT_METRICS)
 
 GPU_IS_LOST = 15
 RESET_REQUIRED = 16

@@ -38,6 +38,8 @@ PAGE_CAUSES = {
     "double bit ecc": "retired_pages_double_total",
 }
 
+# A column's name, with its unit: no cell of a row looks like one of the names that are known.
+_NAME = re.compile(r"[A-Za-z][\w.]{0,80}(?:\s*\[[^\]]{0,20}\])?")
 _UUID = re.compile(r"GPU-[0-9A-Za-z-]{8,64}")
 _BUS = re.compile(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]")
 
@@ -71,6 +73,7 @@ class _Table:
         self._rows = 0
         self._counted: float | None = None  # how many GPUs there are, by the column ``count``
         self._pages: Counter[tuple[str, str]] = Counter()
+        self._places: dict[str, int] = {}  # of addresses, where rows tell no index
 
     def line(self, line: str, whole: bool) -> None:
         """Takes one line."""
@@ -119,12 +122,17 @@ class _Table:
         self._result.incomplete = self._result.incomplete or f"of its rows, one is {words}"
 
     def _is_header(self, cells: list[str]) -> bool:
-        """Whether a line names columns: only known names, or mostly them on a first line."""
+        """Whether a line names columns: only known names, or some of them on a first line."""
         names = [plain(cell) for cell in cells]
         known = sum(name in KNOWN for name in names)
         if known == len(names) and known:
             return True
-        return not self._headed and not self._rows and known * 2 >= len(names) and known > 0
+        return (
+            not self._headed
+            and not self._rows
+            and known > 0
+            and (known * 2 >= len(names) or all(map(_NAME.fullmatch, cells)))
+        )
 
     def _row(self, cells: list[str], line: str) -> None:
         self._rows += 1
@@ -165,8 +173,10 @@ class _Table:
         if index is not None and not 0 <= index < BOARDS_MOST:
             index = None
         uuid, bus = answer.get("uuid", ""), address(answer.get("bus", ""))
-        if index is None and not uuid and not bus:
-            return None
+        if index is None and not uuid:
+            index = self._place(bus)
+            if index is None:
+                return None
         driver = answer.pop("driver", "")
         if driver:
             self._result.versions["driver"] = driver
@@ -175,6 +185,15 @@ class _Table:
         if index is not None and (uuid or bus):
             self._result.boards[board.index] = board
         return board
+
+    def _place(self, bus: str) -> float | None:
+        """The index of a GPU that only its address names: nvidia-smi lists them in that order."""
+        if not bus or (bus not in self._places and len(self._places) >= BOARDS_MOST):
+            return None
+        self.findings.problem(
+            "rows without index and uuid: GPUs are numbered as they come, from 0", once=True
+        )
+        return float(self._places.setdefault(bus, len(self._places)))
 
     def _fields(self, board: Board, row: Mapping[str, str]) -> None:
         means = Means()

@@ -12,7 +12,8 @@ export const TITLES = {
   power_watts: "Power", utilization_ratio: "Utilisation", ecc_corrected_total: "ECC errors, corrected",
   sm_clock_hertz: "SM clock", memory_used_bytes: "Memory used", pcie_replays_total: "PCIe replays",
   ecc_uncorrected_total: "ECC errors, uncorrected", remapped_rows_uncorrected_total: "Remapped rows",
-  nvlink_crc_errors_total: "NVLink CRC errors",
+  nvlink_crc_errors_total: "NVLink CRC errors", sm_activity_ratio: "SM activity",
+  graphics_activity_ratio: "Graphics activity",
 };
 
 /** Round steps between low and high: 1, 2 or 5 times a power of ten. */

@@ -6,6 +6,7 @@ import { KINDS, age, clock, figure, kindOf, make, odds, outlook, plainReason } f
 // Always shown; then the two of SOMETIMES that tell most about the chosen GPU.
 const ALWAYS = ["temperature_celsius", "power_watts", "utilization_ratio", "memory_temperature_celsius"];
 const SOMETIMES = [
+  "sm_activity_ratio", "graphics_activity_ratio",
   "sm_clock_hertz", "ecc_corrected_total", "remapped_rows_uncorrected_total", "ecc_uncorrected_total",
   "nvlink_crc_errors_total", "pcie_replays_total", "memory_used_bytes",
 ];
@@ -116,8 +117,10 @@ export class Panel {
     if (!this.kept || !this.last) return;
     const marks = this.last.timeline.filter((entry) => ["decision", "slurm"].includes(entry.kind) || (entry.severity >= 2 && ["event", "fact"].includes(entry.kind))).slice(0, 40);
     const found = new Map(this.kept.filter((one) => one.node === this.last.node.name).map((one) => [one.field, one]));
-    const told = SOMETIMES.filter((field) => found.has(field)).map((field, place) => ({ field, place, score: tells(found.get(field), this.chosen) }));
-    told.sort((a, b) => Math.sign(b.score) - Math.sign(a.score) || a.place - b.place);
+    const told = SOMETIMES.filter((field) => found.has(field)).map((field, place) => ({
+      field, place, read: found.get(field).lines.length > 0, score: tells(found.get(field), this.chosen),
+    }));
+    told.sort((a, b) => b.read - a.read || Math.sign(b.score) - Math.sign(a.score) || a.place - b.place);
     const fields = [...ALWAYS, ...told.map((one) => one.field)].slice(0, SLOTS);
     this.charts.forEach((chart, i) => { if (found.has(fields[i])) chart.show(found.get(fields[i]), this.chosen, marks); });
   }

@@ -15,7 +15,7 @@ from collectors.gpu.dcgm_dmon import parse as parse_dmon
 from collectors.gpu.dcgm_fields import ALL, BY_NUMBER, BY_SHORT, BY_SYMBOL
 from collectors.gpu.dcgm_json import parse_diag, parse_health
 from collectors.gpu.dcgm_values import is_blank
-from collectors.gpu.metrics import GPU_FIELDS
+from collectors.gpu.metrics import GPU_FIELDS, PROFILED
 from collectors.sample import Batch, Context, Problem, Sample, Source, SourceUnavailable
 from tests.collectors.contract import NODE, NOW_NS, SourceContract
 from tests.collectors.recorded_tool import PROGRAM, RecordedTool
@@ -67,6 +67,7 @@ def test_dmon_of_4_6() -> None:
         "memory_temperature_celsius": 52.0,
         "power_watts": 402.772,
         "utilization_ratio": 0.97,
+        "sm_activity_ratio": 0.912,
     }
 
 
@@ -102,6 +103,39 @@ def test_the_narrow_columns_of_older_versions_are_read_too() -> None:
     assert found["1"]["temperature_celsius"] == 42.0
     assert found["1"]["power_watts"] == 119.0
     assert found["0"]["energy_joules_total"] == pytest.approx(91827364.55)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#Entity   GPUTL  MCUTL  GRACT  SMACT  \nID                                    \n"
+        "GPU 0     97     45     0.981  0.912  \nGPU 1     0      0      N/A    0.000  \n",
+        "# Entity  GPUTL  MCUTL  GRACT  SMACT\n      Id\n"
+        "    GPU 0     97     45  0.981  0.912\n    GPU 1      0      0    N/A  0.000\n",
+    ],
+    ids=["left", "right"],
+)
+def test_utilisation_and_activity_are_four_fields(text: str) -> None:
+    found, problems = dmon(text)
+    assert problems == []
+    assert found["0"] == {
+        "utilization_ratio": 0.97,
+        "memory_utilization_ratio": 0.45,
+        "graphics_activity_ratio": 0.981,
+        "sm_activity_ratio": 0.912,
+    }
+    assert "graphics_activity_ratio" not in found["1"]
+    assert found["1"]["sm_activity_ratio"] == 0.0
+
+
+def test_nothing_that_locks_out_other_tools_is_asked_for_unless_named(
+    tool: RecordedTool, context: Context
+) -> None:
+    assert not any(BY_NUMBER[number].ours in PROFILED for number in FIELD_NUMBERS)
+    text = "#Entity   GPUTL  SMACT  \nID                      \nGPU 0     97     0.912  \n"
+    tool.answer("dmon -e 203,1002 -c 1", text)
+    batch = source(context, fields=(203, 1002), health_period_seconds=0).collect(NOW_NS)
+    assert gpus(list(batch.samples))["0"]["sm_activity_ratio"] == 0.912
 
 
 def test_a_repeated_header_and_the_last_words_are_no_problem() -> None:

@@ -48,11 +48,13 @@ def test_version_4_8() -> None:
             "temperature_celsius": 46.0,
             "power_watts": 402.771,
             "remapped_rows_uncorrected_total": 0.0,
+            "graphics_activity_ratio": 0.981234,
         },
         "1": {
             "temperature_celsius": 44.0,
             "power_watts": 61.004,
             "remapped_rows_uncorrected_total": 1.0,
+            "graphics_activity_ratio": 0.0,
         },
     }
     (xid,) = kinds(samples, "xid")

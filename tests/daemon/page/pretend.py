@@ -53,6 +53,8 @@ KINDS = {
     "nvlink_crc_errors_total": ("counter", "NVLink CRC errors"),
     "pcie_replays_total": ("counter", "PCIe replays"),
     "memory_used_bytes": ("gauge", "memory used"),
+    "sm_activity_ratio": ("gauge", "share of multiprocessors at work"),
+    "graphics_activity_ratio": ("gauge", "share of time in which any engine worked"),
 }
 
 
@@ -84,6 +86,7 @@ class PretendHead:
         self.now_ns = now_ns
         self.words: list[tuple[str, str, str]] = []
         self.versions: list[dict[str, object]] = []
+        self.profiled = False  # whether DCGM counts activity here
         self._random = random.Random(7)
         self._nodes = [self._node(i, nodes) for i in range(nodes)]
 
@@ -284,9 +287,10 @@ class PretendHead:
             if field not in KINDS:
                 raise UnknownSubject(f"measurement {measurement} has no field {field}")
             kind, text = KINDS[field]
+            read = range(0 if field.endswith("_activity_ratio") and not self.profiled else 8)
             lines = tuple(
                 LineView(f"gpu{g}", self._values(field, g, known.device == f"gpu{g}", points))
-                for g in range(8)
+                for g in read
             )
             made.append(
                 SeriesView(node, measurement, field, kind, text, times[0], end_ms, times, lines)

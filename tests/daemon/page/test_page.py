@@ -78,6 +78,20 @@ async def test_the_page_shows_fleet_decisions_and_one_nodes_gpus(tmp_path: Path)
         assert page.complaints == []
 
 
+async def test_activity_is_charted_where_it_is_read_and_takes_no_place_elsewhere(
+    tmp_path: Path,
+) -> None:
+    titles = "[...document.querySelectorAll('#charts h4')].map((one) => one.textContent)"
+    for profiled in (False, True):
+        head = PretendHead(64)
+        head.profiled = profiled
+        async with opened(head, tmp_path / str(profiled)) as page:
+            shown = await page.value(titles)
+            assert len(shown) == 6
+            assert ("SM activity" in shown) is profiled
+            assert page.complaints == []
+
+
 async def test_the_page_follows_the_drained_node_until_one_is_chosen(tmp_path: Path) -> None:
     async with opened(PretendHead(64), tmp_path) as page:
         assert await page.value(TITLE) == "gpu-0018"
