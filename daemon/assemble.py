@@ -7,6 +7,7 @@ import ssl
 
 from aiohttp import web
 
+from daemon.alerts.routes import mute_readers, mute_verbs
 from daemon.config import Config
 from daemon.gate.gateway import Gateway, TokenSource, routes
 from daemon.gate.tokens import TokenFile, TokensError
@@ -45,6 +46,7 @@ async def open_ears(
     operators = operator_app(eyes, config.head.operators_group)
     operators.add_routes(scrape)
     operators.add_routes(model_readers(head) + model_verbs(head))
+    operators.add_routes(mute_readers(head) + mute_verbs(head))
     await listeners.open_unix(operators, config.head.socket, config.head.operators_group)
     return gate, page
 

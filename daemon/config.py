@@ -7,6 +7,7 @@ put together. ``faults_outside`` looks at what a model cannot know: files, users
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from pydantic import Field, field_validator
 from collectors.slurm.source import Options as SlurmOptions
 from daemon.agent.config import DEFAULT_FILE as DEFAULT_FILE
 from daemon.agent.config import AgentSection, agent_faults, unreadable
-from daemon.alerts.tell import AlertOptions
+from daemon.alerts.outbox import WayError
+from daemon.alerts.tell import AlertOptions, make_ways
 from daemon.gate.gateway import GatewayOptions
 from daemon.gate.tokens import TokensError, parse_tokens
 from daemon.learning.options import LearningOptions, RiskOptions
@@ -170,12 +172,25 @@ def _head_faults(config: Config) -> Iterator[Fault]:
         )
     for name in ("token_file", "password_file", "ca_file"):
         yield from unreadable(f"influxdb.{name}", getattr(config.influxdb, name))
-    yield from unreadable("alerts.webhook_url_file", config.alerts.webhook_url_file)
+    yield from _alert_faults(config.alerts)
     for name in ("password_file", "logins_file"):
         yield from unreadable(f"page.{name}", getattr(config.page, name))
     yield from _page_faults(config.page)
     conf = config.slurm.conf
     yield from unreadable("slurm.conf", conf, "name slurm.conf, or leave it to SLURM_CONF")
+
+
+def _alert_faults(alerts: AlertOptions) -> Iterator[Fault]:
+    """What keeps mail and webhook from being opened."""
+    missing = list(unreadable("alerts.webhook_url_file", alerts.webhook_url_file))
+    for name in ("password_file", "ca_file"):
+        missing += unreadable(f"alerts.mail.{name}", getattr(alerts.mail, name))
+    yield from missing
+    if not missing:
+        try:
+            make_ways(alerts, time.monotonic)
+        except WayError as error:
+            yield Fault("alerts", str(error))
 
 
 def _page_faults(page: PageSection) -> Iterator[Fault]:

@@ -26,7 +26,7 @@ from collectors.slurm.nodes import NodeState
 from collectors.slurm.source import SlurmSource
 from daemon import __version__
 from daemon.alerts.active import Alert, active_alerts, of_head, of_senders, with_owners
-from daemon.alerts.tell import Alerts, make_webhook
+from daemon.alerts.tell import Alerts, make_ways
 from daemon.beside import Beside, BesideTools
 from daemon.clock import Clock
 from daemon.config import Config, store_directory
@@ -152,12 +152,12 @@ class Head:
         )
         days = config.store.keep_days
         self.past = Past(accounting, self.store.database, days) if accounting else None
-        self.webhook = make_webhook(config.alerts, clock.monotonic)
+        self.ways = make_ways(config.alerts, clock.monotonic)
         self.alerts = Alerts(
             config.alerts,
             cluster=config.slurm.cluster,
             state_file=self.state_dir / "alerts.json",
-            webhook=self.webhook,
+            ways=self.ways,
         )
         self.schedule = Schedule(speed=speed, rng=rng)
         self.learning_jobs = Jobs(self)
@@ -224,8 +224,8 @@ class Head:
         self._spawn(self._answer_urgent())
         if self.sink is not None:
             self._spawn(self.sink.run())
-        if self.webhook is not None:
-            self._spawn(self.webhook.run())
+        for way in self.ways:
+            self._spawn(way.run())
         self.schedule.start()
         log.info(
             "head_starts",

@@ -1,7 +1,7 @@
-"""Tells people, on change only: to the journal, and to one webhook if there is one.
+"""Tells people, on change only: to the journal, and by mail and webhook where they are set up.
 
 ``update`` gets what is active now and finds what is new, changed or over. What was told is
-kept in a file, together with what the webhook has not taken yet, so that a head that is
+kept in a file, together with what was not delivered yet and with mutes, so that a head that is
 killed and started again neither repeats an alert nor loses one.
 """
 
@@ -19,12 +19,15 @@ from typing import Any
 import structlog
 
 from daemon.alerts.active import Alert, GroupOptions
-from daemon.alerts.webhook import Webhook, WebhookOptions, read_url
+from daemon.alerts.mail import Mail, MailOptions
+from daemon.alerts.mutes import MUTES_MOST, Mute, muted, restored
+from daemon.alerts.outbox import Outbox, SendOptions
+from daemon.alerts.webhook import Form, Webhook, read_url
 from daemon.clock import NANOSECONDS
 from daemon.page.view import AlertView, iso
 from daemon.policy.decisions import decision_id
 
-__all__ = ["Alert", "AlertOptions", "Alerts", "Notice", "WebhookOptions", "make_webhook"]
+__all__ = ["Alert", "AlertOptions", "Alerts", "Notice", "make_ways"]
 
 SEVERITIES = ("info", "warning", "error", "critical")
 _FORMAT = 1
@@ -35,12 +38,14 @@ class AlertOptions(GroupOptions):
     """Section ``[alerts]``. ``webhook_url_file`` holds the URL, which is a secret."""
 
     webhook_url_file: Path | None = None
+    webhook_form: Form = "json"  # slack: for Slack, Mattermost, Teams and the like
     webhook_deadline_seconds: float = 10.0
     webhook_queue_limit: int = 1000
     webhook_give_up_seconds: float = 86_400.0
     least_severity: int = 1  # of what the webhook gets: 0 info ... 3 critical
     hold_seconds: float = 300.0  # an alert that is gone so long is over
     repeat_seconds: float = 600.0  # a change without more severity is told at most so often
+    mail: MailOptions = MailOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +56,11 @@ class Notice:
     alert: Alert
     since_ns: int
     time_ns: int
+    sent: bool = False  # of one that is over: whether it was ever sent
 
     def message(self, cluster: str) -> dict[str, Any]:
-        """The webhook's body. ``text`` says all in one string, which chat services show;
-        ``id`` is the same when the same notice comes twice."""
+        """The webhook's body, and what a letter is made of. ``text`` says all in one string,
+        which chat services show; ``id`` is the same when the same notice comes twice."""
         alert = self.alert
         sign = {"new": "", "changed": "changed: ", "resolved": "resolved: "}[self.event]
         severity = SEVERITIES[max(0, min(3, alert.severity))]
@@ -87,6 +93,8 @@ class _Told:
     shape: str = ""  # as last told; empty: not told yet
     severity: int = -1
     told_ns: int = 0
+    sent: bool = False  # to mail and webhook
+    withheld: bool = False  # something of it was not sent, for it was muted
 
 
 class Alerts:
@@ -98,25 +106,28 @@ class Alerts:
         *,
         cluster: str = "",
         state_file: Path | None = None,
-        webhook: Webhook | None = None,
+        ways: Sequence[Outbox] = (),
         log: Any = None,
     ) -> None:
         self._options = options
         self._cluster = cluster
         self._file = state_file
-        self._webhook = webhook
+        self._ways = tuple(ways)
         self._log = structlog.get_logger("tocsin.alerts") if log is None else log
         self._known: dict[str, _Told] = {}
+        self._mutes: dict[str, Mute] = {}
+        self._now_ns = 0
         self._lock = threading.RLock()
         self._saving = threading.Lock()
         self._just_loaded = False
-        if webhook is not None:
-            webhook.on_settled = self._save
+        for way in self._ways:
+            way.on_settled = self._save
         self._load()
 
     def update(self, active: Sequence[Alert], now_ns: int) -> list[Notice]:
         """Tells what is new, changed or over at ``now_ns``; gives back what it told."""
         with self._lock:
+            self._now_ns = now_ns
             if self._just_loaded:
                 # The head was away: nothing is over only because nobody looked.
                 for told in self._known.values():
@@ -127,6 +138,8 @@ class Alerts:
             notices += self._over({alert.key for alert in active}, now_ns)
             for notice in notices:
                 self._tell(notice)
+            # Counted last: what a mute that has just ended had kept back.
+            notices += self._catch_up(now_ns)
         # Not with the lock in hand: who looks at the page must not wait for a disk.
         if notices or absorbed:
             self._save()
@@ -136,6 +149,7 @@ class Alerts:
         """What has been told and is not over, loudest first, for the page."""
         with self._lock:
             told = [one for one in self._known.values() if one.shape]
+            mutes, now_ns = list(self._mutes.values()), self._now_ns
         told.sort(key=lambda one: (-one.alert.severity, -one.since_ns, one.alert.key))
         return tuple(
             AlertView(
@@ -145,9 +159,34 @@ class Alerts:
                 one.alert.text,
                 one.alert.node,
                 one.since_ns,
+                muted(mutes, one.alert, now_ns),
             )
             for one in told
         )
+
+    def mute(self, target: str, until_ns: int, user: str, text: str, now_ns: int) -> Mute:
+        """Nothing of ``target`` is sent until then. Raises ValueError when there are too many."""
+        with self._lock:
+            self._mutes = {key: one for key, one in self._mutes.items() if one.until_ns > now_ns}
+            if len(self._mutes) >= MUTES_MOST and target not in self._mutes:
+                raise ValueError(f"{MUTES_MOST} are muted already: tocsin mute lists them")
+            made = self._mutes[target] = Mute(target, user, now_ns, until_ns, text)
+            self._now_ns = max(self._now_ns, now_ns)
+        self._save()
+        return made
+
+    def unmute(self, target: str) -> bool:
+        """Ends a mute; False when there was none. What goes on is sent at the next ``update``."""
+        with self._lock:
+            found = self._mutes.pop(target, None)
+        self._save()
+        return found is not None
+
+    def mutes(self, now_ns: int) -> list[Mute]:
+        """What is muted, the next to end first."""
+        with self._lock:
+            found = [one for one in self._mutes.values() if one.until_ns > now_ns]
+        return sorted(found, key=lambda one: (one.until_ns, one.target))
 
     # How it is decided -----------------------------------------------------------------
 
@@ -190,7 +229,7 @@ class Alerts:
                 del self._known[key]  # never told: it did not last
             elif gone_seconds >= self._options.hold_seconds:
                 del self._known[key]
-                notices.append(Notice("resolved", told.alert, told.since_ns, now_ns))
+                notices.append(Notice("resolved", told.alert, told.since_ns, now_ns, told.sent))
         return notices
 
     def _tell(self, notice: Notice) -> None:
@@ -198,6 +237,8 @@ class Alerts:
         level = ("info", "warning", "error", "critical")[max(0, min(3, alert.severity))]
         if notice.event == "resolved":
             level = "info"
+        told = self._known.get(alert.key)
+        hush = muted(self._mutes.values(), alert, notice.time_ns)
         getattr(self._log, level)(
             "alert",
             state=notice.event,
@@ -209,9 +250,34 @@ class Alerts:
             decision=alert.id,
             code=alert.code,
             since=iso(notice.since_ns),
+            **({"muted": hush} if hush else {}),
         )
-        if self._webhook is not None and alert.severity >= self._options.least_severity:
-            self._webhook.offer(notice.message(self._cluster))
+        if told is not None and hush:
+            told.withheld = True
+        elif told is not None:
+            self._send(notice, told)
+        elif notice.sent:  # over: who was told of it is told that too, muted or not
+            self._offer(notice)
+
+    def _send(self, notice: Notice, told: _Told) -> None:
+        told.sent, told.withheld = True, False
+        self._offer(notice)
+
+    def _offer(self, notice: Notice) -> None:
+        for way in self._ways:
+            if notice.alert.severity >= way.options.least_severity:
+                way.offer(notice.message(self._cluster))
+
+    def _catch_up(self, now_ns: int) -> list[Notice]:
+        """Sends what was kept back by mutes that are over, where it is still the case."""
+        made = []
+        for told in self._known.values():
+            if told.withheld and not muted(self._mutes.values(), told.alert, now_ns):
+                event = "changed" if told.sent else "new"
+                notice = Notice(event, told.alert, told.since_ns, now_ns)
+                self._send(notice, told)
+                made.append(notice)
+        return made
 
     # What outlives a restart -----------------------------------------------------------
 
@@ -223,7 +289,8 @@ class Alerts:
                 state = {
                     "format": _FORMAT,
                     "told": [_dump(one) for one in self._known.values() if one.shape],
-                    "queue": list(self._webhook.pending()) if self._webhook is not None else [],
+                    "queues": {way.name: way.pending() for way in self._ways},
+                    "mutes": [asdict(one) for one in self._mutes.values()],
                 }
             temporary = self._file.with_name(self._file.name + ".new")
             try:
@@ -246,11 +313,13 @@ class Alerts:
             if state["format"] != _FORMAT:
                 raise ValueError("format")
             self._known = {one.alert.key: one for one in map(_restore, state["told"])}
-            queue = [message for message in state["queue"] if isinstance(message, dict)]
+            old = {"webhook": state.get("queue", ())}  # as earlier versions wrote it
+            queues = dict(state.get("queues", old))
+            self._mutes = restored(state.get("mutes", ()))
         except FileNotFoundError:
             return
         except (OSError, ValueError, KeyError, TypeError) as error:
-            self._known = {}
+            self._known, self._mutes = {}, {}
             self._log.warning(
                 "alert_state_unreadable", file=str(self._file), why=type(error).__name__
             )
@@ -258,23 +327,31 @@ class Alerts:
                 self._file.replace(self._file.with_name(self._file.name + ".bad"))
             return
         self._just_loaded = True
-        if self._webhook is not None:
-            self._webhook.restore(queue)
+        for way in self._ways:
+            way.restore(one for one in queues.get(way.name, ()) if isinstance(one, dict))
 
 
-def make_webhook(options: AlertOptions, monotonic: Callable[[], float]) -> Webhook | None:
-    """The webhook of the configuration, or None. Raises WebhookError."""
-    if options.webhook_url_file is None:
-        return None
-    return Webhook(
-        read_url(options.webhook_url_file),
-        WebhookOptions(
+def make_ways(options: AlertOptions, monotonic: Callable[[], float]) -> list[Outbox]:
+    """Mail and webhook, as configured. Raises WayError."""
+    ways: list[Outbox] = []
+    if options.webhook_url_file is not None:
+        send = SendOptions(
             deadline_seconds=options.webhook_deadline_seconds,
             queue_limit=options.webhook_queue_limit,
             give_up_seconds=options.webhook_give_up_seconds,
-        ),
-        monotonic=monotonic,
-    )
+            least_severity=options.least_severity,
+        )
+        url = read_url(options.webhook_url_file)
+        ways.append(Webhook(url, send, monotonic=monotonic, form=options.webhook_form))
+    if options.mail.to:
+        send = SendOptions(
+            deadline_seconds=options.mail.deadline_seconds,
+            queue_limit=options.webhook_queue_limit,
+            give_up_seconds=options.webhook_give_up_seconds,
+            least_severity=options.mail.least_severity,
+        )
+        ways.append(Mail(options.mail, send, monotonic=monotonic))
+    return ways
 
 
 def _dump(told: _Told) -> dict[str, Any]:
@@ -286,6 +363,8 @@ def _dump(told: _Told) -> dict[str, Any]:
         "shape": told.shape,
         "severity": told.severity,
         "told_ns": told.told_ns,
+        "sent": told.sent,
+        "withheld": told.withheld,
     }
 
 
@@ -301,4 +380,6 @@ def _restore(row: Mapping[str, Any]) -> _Told:
         str(row["shape"]),
         int(row["severity"]),
         int(row["told_ns"]),
+        bool(row.get("sent", True)),
+        bool(row.get("withheld", False)),
     )

@@ -34,6 +34,8 @@ VERBS: dict[str, tuple[str, str]] = {
     "unlock": ("operator", "let tocsin judge a locked node again"),
     "verdict": ("operator", "say whether a decision was right: true or false"),
     "breaker": ("operator", "show or close the breaker that stops drains"),
+    "mute": ("mute", "send nobody what is known: a node, a case or a code, for some hours"),
+    "unmute": ("mute", "send again what was muted"),
     "diagnose": ("diagnose", "what is wrong with a node's InfiniBand, and where"),
     "audit": ("audit", "who hangs where in this node's PCIe tree, and what is not right"),
     "parse": ("parse", "outside text in, JSON lines out"),

@@ -12,7 +12,7 @@ from pathlib import Path
 import structlog
 
 from daemon import __version__
-from daemon.alerts.webhook import WebhookError
+from daemon.alerts.outbox import WayError
 from daemon.assemble import calm_collector, open_ears
 from daemon.clock import SystemClock
 from daemon.config import Config, read
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace, verb: str) -> int:
     configure("tocsin", arguments.log_level)
     try:
         asyncio.run(_serve(config))
-    except (ListenError, StoreUnavailableError, TokensError, WebhookError) as error:
+    except (ListenError, StoreUnavailableError, TokensError, WayError) as error:
         print(f"tocsin: {error}", file=sys.stderr)
         return 1
     return 0

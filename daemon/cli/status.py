@@ -69,7 +69,8 @@ def lines(fleet: dict[str, Any]) -> list[str]:
     )
     for alert in fleet["alerts"]:
         text = alert["text"].replace("\n", "\n         ")
-        out.append(f"ALERT    {alert['title']}: {text}")
+        hush = f"\n         {alert['muted']}" if alert.get("muted") else ""
+        out.append(f"ALERT    {alert['title']}: {text}{hush}")
     return out
 
 

@@ -28,6 +28,7 @@ import json
 import re
 import time
 from collections.abc import Callable
+from typing import Any
 
 import structlog
 from aiohttp import web
@@ -273,14 +274,21 @@ def number(request: web.Request, key: str, default: float, low: float, high: flo
     return value
 
 
-async def flag(request: web.Request, key: str) -> bool:
-    """``key`` of the JSON body, which must be true or false."""
+async def body(request: web.Request) -> dict[str, Any]:
+    """The JSON body, which must be an object; nothing is an empty one."""
     raw = await request.read()
     try:
-        body = json.loads(raw) if raw else {}
-    except ValueError:
-        body = None
-    value = body.get(key) if isinstance(body, dict) else None
+        found = json.loads(raw) if raw else {}
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise web.HTTPBadRequest(text="the body must be a JSON object")
+    return found
+
+
+async def flag(request: web.Request, key: str) -> bool:
+    """``key`` of the JSON body, which must be true or false."""
+    value = (await body(request)).get(key)
     if not isinstance(value, bool):
         raise web.HTTPBadRequest(text=f'the body must be {{"{key}": true}} or false')
     return value

@@ -50,6 +50,7 @@ class AlertView:
     text: str
     node: str
     since_ns: int
+    muted: str = ""  # by whom and until when nobody is sent it; empty: it is sent
 
 
 @dataclass(frozen=True, slots=True)

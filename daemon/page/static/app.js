@@ -142,7 +142,8 @@ function alerts(fleet) {
   at("alerts").replaceChildren(...shown.map((alert) => {
     const tone = SEVERITY[alert.severity] || "info";
     const inner = [make("i", { class: "glyph", "aria-hidden": "true" }, { critical: "!", error: "▲", warning: "▲", info: "i" }[tone]),
-      make("span", { class: "text", title: alert.text }, make("span", { class: "unseen" }, `${tone}: `), alert.title),
+      make("span", { class: "text", title: alert.text }, make("span", { class: "unseen" }, `${tone}: `), alert.title,
+        ...(alert.muted ? [make("small", { class: "muted" }, ` (${alert.muted})`)] : [])),
       make("time", { datetime: alert.since }, age((page.now - new Date(alert.since).getTime()) / 1000))];
     return make("li", { class: tone }, alert.node && page.nodes.has(alert.node)
       ? make("button", { type: "button", onclick: () => choose(alert.node) }, ...inner) : make("div", {}, ...inner));

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from daemon.alerts.active import Alert
-from daemon.alerts.tell import AlertOptions, Alerts, make_webhook
+from daemon.alerts.outbox import SendOptions
+from daemon.alerts.tell import AlertOptions, Alerts, make_ways
 from daemon.alerts.webhook import Webhook, WebhookError
 
 SECOND_NS = 10**9
@@ -42,7 +43,9 @@ def alert(key: str = "case/1", severity: int = 3, **fields: Any) -> Alert:
 def make(tmp_path: Path | None = None, webhook: Webhook | None = None) -> tuple[Alerts, Log]:
     log = Log()
     file = tmp_path / "alerts.json" if tmp_path else None
-    return Alerts(OPTIONS, cluster="c", state_file=file, webhook=webhook, log=log), log
+    return Alerts(
+        OPTIONS, cluster="c", state_file=file, ways=[webhook] if webhook else [], log=log
+    ), log
 
 
 def events(alerts: Alerts, active: list[Alert], seconds: float) -> list[tuple[str, str]]:
@@ -156,7 +159,8 @@ def test_the_state_is_whole_json_at_every_moment(tmp_path: Path) -> None:
 
 
 def test_the_webhook_gets_what_is_severe_enough() -> None:
-    webhook = Webhook("http://127.0.0.1:9/", monotonic=lambda: 0.0)
+    options = SendOptions(least_severity=1)
+    webhook = Webhook("http://127.0.0.1:9/", options, monotonic=lambda: 0.0)
     alerts, log = make(webhook=webhook)
     events(alerts, [alert("a", 0), alert("b", 1)], 0)
     (message,) = webhook.pending()
@@ -180,11 +184,11 @@ def test_what_the_webhook_has_not_taken_outlives_a_restart(tmp_path: Path) -> No
 
 
 def test_no_webhook_without_a_file_and_an_error_without_a_url(tmp_path: Path) -> None:
-    assert make_webhook(AlertOptions(), lambda: 0.0) is None
+    assert make_ways(AlertOptions(), lambda: 0.0) == []
     file = tmp_path / "url"
     file.write_text("token-that-nobody-may-see")
     with pytest.raises(WebhookError) as caught:
-        make_webhook(AlertOptions(webhook_url_file=file), lambda: 0.0)
+        make_ways(AlertOptions(webhook_url_file=file), lambda: 0.0)
     assert "token-that" not in str(caught.value)
 
 

@@ -13,8 +13,9 @@ import pytest
 from aiohttp import web
 
 from daemon.alerts.active import Alert
+from daemon.alerts.outbox import SendOptions
 from daemon.alerts.tell import AlertOptions, Alerts
-from daemon.alerts.webhook import Webhook, WebhookError, WebhookOptions, read_url
+from daemon.alerts.webhook import Webhook, WebhookError, read_url
 
 
 class Receiver:
@@ -76,7 +77,7 @@ def hook(url: str, waits: list[float], **options: Any) -> Webhook:
         waits.append(seconds)
         await asyncio.sleep(0)
 
-    return Webhook(url, WebhookOptions(**options), monotonic=time.monotonic, wait=wait)
+    return Webhook(url, SendOptions(**options), monotonic=time.monotonic, wait=wait)
 
 
 async def test_messages_arrive_in_order_also_after_failures() -> None:
@@ -157,7 +158,7 @@ async def test_a_message_that_nobody_takes_is_given_up_in_the_end() -> None:
         now += seconds
         await asyncio.sleep(0)
 
-    options = WebhookOptions(give_up_seconds=600, deadline_seconds=1)
+    options = SendOptions(give_up_seconds=600, deadline_seconds=1)
     webhook = Webhook("http://127.0.0.1:9/", options, monotonic=lambda: now, wait=wait)
     webhook.offer({})
     async with running(webhook):
@@ -187,7 +188,7 @@ async def test_a_dead_webhook_delays_no_alert(tmp_path: Path) -> None:
     receiver = Receiver(*["hang"] * 100)
     async with receiver.serving() as url:
         webhook = hook(url, [], deadline_seconds=30)
-        alerts = Alerts(AlertOptions(), state_file=tmp_path / "alerts.json", webhook=webhook)
+        alerts = Alerts(AlertOptions(), state_file=tmp_path / "alerts.json", ways=[webhook])
         async with running(webhook):
             begin = time.monotonic()
             for number in range(100):
@@ -204,12 +205,12 @@ async def test_what_was_delivered_is_not_sent_by_the_next_head(tmp_path: Path) -
     file = tmp_path / "alerts.json"
     async with receiver.serving() as url:
         webhook = hook(url, [])
-        alerts = Alerts(AlertOptions(), state_file=file, webhook=webhook)
+        alerts = Alerts(AlertOptions(), state_file=file, ways=[webhook])
         async with running(webhook):
             alerts.update([Alert("case/1", 3, "t", "", "n1", 1)], 1)
-            await until(lambda: '"queue": []' in file.read_text())
+            await until(lambda: '"webhook": []' in file.read_text())
     after = hook("http://127.0.0.1:9/", [])
-    Alerts(AlertOptions(), state_file=file, webhook=after)
+    Alerts(AlertOptions(), state_file=file, ways=[after])
     assert after.pending() == []
     assert len(receiver.taken) == 1
 
@@ -232,3 +233,16 @@ def test_a_url_is_read_from_its_file(tmp_path: Path) -> None:
     assert read_url(file) == "https://hooks.example/abc?d=e"
     with pytest.raises(WebhookError, match="No such file"):
         read_url(tmp_path / "nosuch")
+
+
+async def test_a_chat_service_gets_its_own_form() -> None:
+    receiver = Receiver()
+    async with receiver.serving() as url:
+        webhook = Webhook(url, SendOptions(), monotonic=time.monotonic, form="slack")
+        async with running(webhook):
+            webhook.offer({"text": "[c1 critical] pid='<unknown>' & more", "key": "k", "jobs": []})
+            webhook.offer({"text": "x" * 9000})
+            await until(lambda: webhook.sent == 2)
+    first, second = receiver.taken
+    assert first == {"text": "[c1 critical] pid='&lt;unknown&gt;' &amp; more"}
+    assert len(second["text"]) == 3000
