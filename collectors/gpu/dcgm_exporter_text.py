@@ -16,6 +16,7 @@ from collectors.gpu.dcgm_dmon import last_xid
 from collectors.gpu.dcgm_fields import BY_SYMBOL
 from collectors.gpu.dcgm_values import BoardValues
 from collectors.gpu.findings import Findings, Text, accepted
+from collectors.gpu.metrics import COUNT_MOST
 from collectors.inventory import Board, board_events
 from collectors.kernel.nvidia import xid_severity
 from collectors.node.pci import address
@@ -84,7 +85,7 @@ def scraped(text: Text, findings: Findings) -> list[Scraped]:
                 findings.problem("a GPU without a number", str(lower)[:200], once=True)
                 continue
             one = boards[key] = Scraped(made, host)
-        _take(one, name, point.value, lower)
+        _take(one, name, point.value, lower, findings)
     for one in boards.values():
         if one.instances:
             findings.problem("MIG is on: boards are scored, their instances are not", once=True)
@@ -121,7 +122,9 @@ _LINK = re.compile(
 )
 
 
-def _take(one: Scraped, name: str, value: float, labels: Mapping[str, str]) -> None:
+def _take(
+    one: Scraped, name: str, value: float, labels: Mapping[str, str], findings: Findings
+) -> None:
     instance = bool(labels.get("gpu_i_id"))
     one.instances = one.instances or instance
     if not one.driver:
@@ -139,7 +142,11 @@ def _take(one: Scraped, name: str, value: float, labels: Mapping[str, str]) -> N
             one.values.put(known, value)
     elif name == XID_COUNT:
         code = labels.get("xid", "")
-        if code.isascii() and code.isdigit() and len(code) < 7 and value > 0:
+        known_code = code.isascii() and code.isdigit() and len(code) < 7 and int(code) > 0
+        if not known_code or not 0 <= value <= COUNT_MOST or value % 1:
+            words = f"gpu{one.board.index}: {value:g} times Xid {clip(code, 20)}: not believed"
+            findings.problem(words)
+        elif value:
             one.xid_counts[int(code)] = max(value, one.xid_counts.get(int(code), 0.0))
     elif name == HEALTH:
         watch = labels.get("health_watch", "")

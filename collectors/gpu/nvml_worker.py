@@ -10,6 +10,7 @@ Source of names and meanings: NVIDIA's NVML API reference and nvml.h (nvidia-ml-
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -153,6 +154,8 @@ class Reader:
                 found["whole"] = int(error.value)
             else:
                 faults["handle"] = str(error)
+        for name in [name for name, value in values.items() if not math.isfinite(value)]:
+            faults[name] = f"{values.pop(name)} is no number"
         seconds = round(time.monotonic() - begin, 6)
         return {**found, **known.who, "values": values, "faults": faults, "seconds": seconds}
 

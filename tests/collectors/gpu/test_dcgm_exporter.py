@@ -115,6 +115,17 @@ def test_blanks_are_absent_and_impossible_values_refused() -> None:
     assert ["temperature_celsius out of range: 900" in one.problem for one in problems] == [True]
 
 
+def test_a_count_of_xids_that_cannot_be_is_none() -> None:
+    line = 'DCGM_EXP_XID_ERRORS_COUNT{{gpu="1",UUID="GPU-b",xid="{}"}} {}\n'
+    odd = (("79", "+Inf"), ("79", "NaN"), ("79", "-1"), ("0", "3"), ("48", "0.5"), ("x", "1"))
+    samples, problems = parse("".join(line.format(*one) for one in odd), NODE, NOW_NS)
+    assert kinds(samples, "xid") == []
+    assert len(problems) == len(odd)
+    samples, problems = parse(line.format("48", "2") + line.format("79", "0"), NODE, NOW_NS)
+    assert [one.tag("code") for one in kinds(samples, "xid")] == ["48"]
+    assert problems == []
+
+
 def test_a_board_that_runs_two_jobs_is_one_board() -> None:
     text = "".join(metric("DCGM_FI_DEV_GPU_TEMP", 46, f'hpc_job="{job}"') for job in ("81", "82"))
     samples, problems = parse(text, NODE, NOW_NS)

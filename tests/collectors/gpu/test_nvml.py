@@ -174,6 +174,19 @@ def test_impossible_values_are_refused_and_told_never_zero(source: Nvml, gpus: F
     assert all(f"gpu1: {name} out of range" in told for name in refused)
 
 
+def test_what_is_no_number_costs_its_field_and_nobody_else(source: Nvml, gpus: FakeGpus) -> None:
+    gpus.write("[gpu3]\nfield.83 = d:nan\nfield.94 = d:inf\nfield.82 = d:-inf\n")
+    batch = source.collect(NOW_NS)
+    assert batch.up
+    assert len(by_gpu(batch)) == 8
+    odd = {"energy_joules_total", "pcie_replays_total", "memory_temperature_celsius"}
+    assert not odd & set(by_gpu(batch)["3"].fields)
+    assert odd <= set(by_gpu(batch)["2"].fields)
+    told = " ".join(one.problem for one in batch.problems)
+    assert all(name in told for name in odd)
+    assert told.count("gpu3") == len(batch.problems)
+
+
 def test_a_zero_is_a_zero(source: Nvml, gpus: FakeGpus) -> None:
     gpus.write("[gpu1]\npower = 0\nutil = 0\ntemp = 0\nmem.used = 0\n")
     fields = by_gpu(source.collect(NOW_NS))["1"].fields
