@@ -56,6 +56,9 @@ BMC_METRICS: tuple[Metric, ...] = (
 
 METRICS: tuple[Metric, ...] = (*BMC_METRICS, *EVENT_METRICS)
 
+# Below this a fan stands.
+_STANDS: Mapping[str, float] = MappingProxyType({"rpm": 100.0, "ratio": 0.01})
+
 # Most sensors that one BMC is believed to have (a GB300 tray has about 900), and most that
 # one text may bring (a FreeIPMI run over thousands of hosts).
 SENSORS_LIMIT = 4_096
@@ -186,6 +189,7 @@ class Readings:
 
     problems: list[Problem] = field(default_factory=list)
     sensors_limit: int = SENSORS_LIMIT
+    stands: bool = False  # a fan that does not turn is among them: is the host on at all?
     _held: list[Reading] = field(default_factory=list)
     _dropped: int = 0
 
@@ -207,6 +211,8 @@ class Readings:
                 reading.sensor,
             )
             return
+        if reading.value is not None and reading.value < _STANDS.get(reading.kind, -math.inf):
+            self.stands = self.stands or reading.kind == "rpm" or "fan" in reading.sensor.lower()
         self._held.append(reading)
 
     def full(self, more: int = 0) -> bool:

@@ -40,6 +40,8 @@ from collectors.sample import Batch, Context, Problem, SourceUnavailable
 NAME = "redfish"
 METRICS = bmc.METRICS
 STATE_FILE = "redfish-logs.json"
+# A BMC that refuses the first so many resources in a row refuses them all.
+REFUSED_LIMIT = 5
 # A kept TLS connection holds some 0.3 MiB (asyncio's buffer and OpenSSL's). Thousands of BMCs
 # are too many to keep: theirs are closed soon after the visit; the session at the BMC stays.
 KEEP_SECONDS, KEEP_MANY_SECONDS = 300.0, 5.0
@@ -152,6 +154,9 @@ class _Visitor:
         self._planned_ns = 0
         self._round = 0
         self._first = 0
+        # Where the last visit broke off, and what could not be read of it.
+        self._stuck = ""
+        self._gone: frozenset[str] = frozenset()
         self._tell = tell
         self._heard = Heard()
         self._stream: EventStream | None = None
@@ -271,34 +276,59 @@ class _Visitor:
         if self._options.logs:
             for uri in plan.logs:
                 await self._log(client, uri, poll, found, now_ns)
-        detail = not plan.reports or self._round % self._options.detail_rounds == 0
+        in_full = self._round % self._options.detail_rounds == 0
+        detail = in_full or not plan.reports
         steps = plan.states + (plan.sensors if detail else plan.reports)
+        steps += plan.counters if in_full else []
         first = self._first if self._first < len(steps) else 0
-        gone = 0
+        gone: list[str] = []
         for place in range(len(steps)):
             uri = steps[(first + place) % len(steps)]
             self._first = (first + place) % len(steps)
             try:
                 body = await client.get(uri)
             except HttpError as error:
-                if error.kind == "missing":
-                    gone += 1
-                    continue
-                if error.kind in ("cut", "refused") and "JSON" in str(error):
+                if not _is_its_own(error):
+                    self._hung_up(uri, len(steps))
+                    raise
+                gone.append(uri)
+                if place < REFUSED_LIMIT == len(gone) and error.kind == "refused":
+                    raise  # it refuses everything
+                if error.kind != "missing":
                     found.problem(str(error), uri)
-                    gone += 1
-                    continue
-                raise
+                continue
             if detail:
                 _learn(plan, body)
             walk.document(body)
         self._first = 0
         self._round += 1
-        if gone:
+        self._stuck = ""
+        news = [uri for uri in gone if uri not in self._gone]
+        self._gone = frozenset(gone)
+        if news:
             self._plan = None  # something was taken out or put in: look again next time
-            found.problem(f"{gone} of {len(steps)} resources could not be read", self.target.node)
-            if gone == len(steps):
-                raise HttpError("none of the BMC's resources could be read", "refused")
+            found.problem(
+                f"{len(gone)} of {len(steps)} resources could not be read", self.target.node
+            )
+        if gone and len(gone) == len(steps):
+            raise HttpError("none of the BMC's resources could be read", "refused")
+        if found.stands:
+            await self._is_on(client, plan, walk)
+
+    def _hung_up(self, uri: str, count: int) -> None:
+        """The visit ends at ``uri``. The next begins with it; the one after that passes it over."""
+        if uri == self._stuck:
+            self._first = (self._first + 1) % count
+        self._stuck = uri
+
+    async def _is_on(self, client: Client, plan: Plan, walk: Walk) -> None:
+        """Fans stand: a host that is off explains it."""
+        for uri in plan.systems:
+            try:
+                walk.document(await client.get(uri))
+            except HttpError as error:
+                if not _is_its_own(error):
+                    raise
 
     async def _log(
         self, client: Client, uri: str, poll: Poll, found: Readings, now_ns: int
@@ -341,6 +371,11 @@ class _Visitor:
         if self._client is not None:
             forget_walk(self._client)
             await self._client.logout()  # refused one resource, the session may still be open
+
+
+def _is_its_own(error: HttpError) -> bool:
+    """Whether only this resource cannot be read: the BMC itself answers."""
+    return error.kind in ("missing", "refused") or (error.kind == "cut" and "JSON" in str(error))
 
 
 def _learn(plan: Plan, body: Any) -> None:

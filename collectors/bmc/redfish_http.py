@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from collectors.bmc import ipmi_faults as words
-from collectors.bmc.redfish_logs import SESSIONS_FULL, error_words
+from collectors.bmc.redfish_logs import NO_WORDS, SESSIONS_FULL, WITH_ERROR, error_words
 from collectors.bmc.redfish_parts import text
 from collectors.bmc.targets import Secrets
 
@@ -305,6 +305,7 @@ def _status_error(status: int, headers: Any, body: Any) -> HttpError:
     if status in (429, 503):
         when = f", asks to wait {retry:g} s" if retry else ""
         return HttpError(f"the BMC is busy (HTTP {status}){when}", "busy", retry)
+    said = said.removeprefix(WITH_ERROR).removeprefix(NO_WORDS)
     detail = f": {said}" if said else ""
     return HttpError(f"the BMC answers with HTTP {status}{detail}", "refused", retry)
 

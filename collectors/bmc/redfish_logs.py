@@ -17,20 +17,22 @@ _SEVERITY = {"ok": INFO, "warning": WARNING, "critical": CRITICAL}
 
 RECORDS_LIMIT = 200  # of one Event
 SESSIONS_FULL = "the BMC has no session left"
+WITH_ERROR = "the BMC answers with an error: "
+NO_WORDS = "an error without words"
 
 
 def error_words(body: Mapping[str, Any]) -> str:
     """What an error body says, in one line."""
     held = body.get("error")
     if not isinstance(held, dict):
-        return "an error without words"
+        return NO_WORDS
     said = [text(item.get("Message")) for _, item in rows(held, "@Message.ExtendedInfo")]
     said = [words for words in said if words] or [text(held.get("message")), text(held.get("code"))]
-    words = next((one for one in said if one), "an error without words")
+    words = next((one for one in said if one), NO_WORDS)
     low = words.lower()
     if "session" in low and ("maximum" in low or "limit" in low or "exceed" in low):
         return f"{SESSIONS_FULL}: {clip(words, 200)}"
-    return f"the BMC answers with an error: {clip(words, 200)}"
+    return f"{WITH_ERROR}{clip(words, 200)}"
 
 
 def entry_id(body: Mapping[str, Any]) -> int | None:

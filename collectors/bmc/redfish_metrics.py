@@ -14,7 +14,7 @@ from typing import Any
 
 from collectors.bmc.ipmi_sel_entry import iso_time
 from collectors.bmc.points import Reading, Readings, guess_kind
-from collectors.bmc.redfish_parts import is_headroom, real, rows, text
+from collectors.bmc.redfish_parts import is_headroom, owner_of, real, rows, text
 
 # A value older than this is history and no reading of now; BMC clocks may run this far ahead.
 OLD_NS = 86_400 * 1_000_000_000
@@ -74,8 +74,7 @@ def _place(address: str, name: str) -> tuple[str, str]:
     parts = [part for part in path.split("/") if part]
     sensor = parts[-1] if parts else name
     if prop:
-        owner = parts[-2] if len(parts) > 1 else ""
-        sensor = f"{owner} {prop.strip('/').replace('/', ' ')}".strip()
+        sensor = f"{owner_of(path)} {prop.strip('/').replace('/', ' ')}".strip()
     return sensor, parts[parts.index("Chassis") + 1] if "Chassis" in parts[:-1] else ""
 
 

@@ -147,6 +147,7 @@ class Walk:
             if group is None:
                 group = groups[time_ns] = Readings(self.found.problems)
             group.add(reading)
+        self.found.stands = self.found.stands or any(one.stands for one in groups.values())
         for time_ns, group in sorted(groups.items()):
             self.timed.extend(group.samples(time_ns))
 

@@ -341,15 +341,12 @@ def thermal_metrics(node: Node, body: Body) -> None:
 
 def environment(node: Node, body: Body) -> None:
     """EnvironmentMetrics of a chassis, processor or memory module."""
-    parts = [part for part in text(body.get("@odata.id")).split("/") if part]
-    prefix = parts[-2] if len(parts) > 1 else ""
-    excerpts(node, body, _ENVIRONMENT, prefix)
+    excerpts(node, body, _ENVIRONMENT, owner_of(text(body.get("@odata.id"))))
 
 
 def supply_metrics(node: Node, body: Body) -> None:
     """PowerSupplyMetrics."""
-    parts = [part for part in text(body.get("@odata.id")).split("/") if part]
-    excerpts(node, body, _SUPPLY_METRICS, parts[-2] if len(parts) > 1 else "")
+    excerpts(node, body, _SUPPLY_METRICS, owner_of(text(body.get("@odata.id"))))
 
 
 def fan(node: Node, body: Body) -> None:
@@ -398,12 +395,43 @@ def state(node: Node, body: Body) -> None:
 
 
 def system(node: Node, body: Body) -> None:
-    """A ComputerSystem or Chassis: health, and whether the power is on."""
+    """A Chassis: health, and whether the power is on."""
     state(node, body)
     on = text(body.get("PowerState")).lower()
     name = text(body.get("Id"))
     if on in ("on", "off") and name:
         node.add(f"{name} Power", "state", None, None, on == "on", "")
+
+
+def is_baseboard(body: Body) -> bool:
+    """Whether a ComputerSystem is a board of GPUs, which is no host."""
+    return text(body.get("Id")).upper().startswith("HGX")
+
+
+def computer(node: Node, body: Body) -> None:
+    """A ComputerSystem: health, and as over IPMI whether the host is on."""
+    if is_baseboard(body):
+        system(node, body)
+        return
+    state(node, body)
+    on = text(body.get("PowerState")).lower()
+    if on in ("on", "off"):
+        node.add("System Power", "state", None, None, on == "on", text(body.get("Id")))
+
+
+def owner_of(address: str) -> str:
+    """The part that a resource of metrics belongs to: ``GPU_1``, ``GPU_1 MemorySummary``.
+
+    Ports and summaries of memory are called alike in every GPU and switch.
+    """
+    parts = [part for part in address.split("/") if part]
+    if len(parts) < 2:
+        return ""
+    if parts[-2] == "MemorySummary" and len(parts) > 2:
+        return f"{parts[-3]} {parts[-2]}"
+    if len(parts) > 3 and parts[-3] == "Ports":
+        return f"{parts[-4]} {parts[-2]}"
+    return parts[-2]
 
 
 _COUNT = re.compile(
@@ -413,8 +441,7 @@ _COUNT = re.compile(
 
 def counters(node: Node, body: Body) -> None:
     """MemoryMetrics and ProcessorMetrics: error counters, each named by part and counter."""
-    parts = [part for part in text(body.get("@odata.id")).split("/") if part]
-    prefix = parts[-2] if len(parts) > 1 else text(body.get("Id"))
+    prefix = owner_of(text(body.get("@odata.id"))) or text(body.get("Id"))
     for section in ("LifeTime", "CacheMetricsTotal", "PCIeErrors"):
         held = _within(body, section)
         inner = _within(held, "LifeTime") or held
@@ -438,7 +465,7 @@ PARTS: dict[str, Callable[[Node, Body], None]] = {
     "MemoryMetrics": counters,
     "ProcessorMetrics": counters,
     "Chassis": system,
-    "ComputerSystem": system,
+    "ComputerSystem": computer,
     "Processor": state,
     "Memory": state,
     "ThermalSubsystem": redundancy,

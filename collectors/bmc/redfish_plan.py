@@ -1,7 +1,8 @@
 """Finds out what one BMC offers, and makes of it the list of resources to read in each round.
 
 Where a chassis has Sensors, they are read and its Thermal is not: both show the same sensors under
-different names. Where a BMC writes MetricReports, these are read in most rounds (one answer for all
+different names. Only where none of its Sensors is a temperature, or there are none, its Thermal is
+read. Where a BMC writes MetricReports, these are read in most rounds (one answer for all
 sensors) and the Sensors only now and then, for their health and thresholds.
 """
 
@@ -13,7 +14,7 @@ from typing import Any
 
 from collectors.bmc.redfish_http import ROOT, Client, HttpError
 from collectors.bmc.redfish_metrics import Known
-from collectors.bmc.redfish_parts import real, sensor_kind, text
+from collectors.bmc.redfish_parts import is_baseboard, real, sensor_kind, text
 
 CHASSIS_LIMIT = 200
 SENSORS_LIMIT = 4_000
@@ -23,6 +24,9 @@ ADDRESS_LIMIT_CHARACTERS = 1_024
 WALK_VALUES_LIMIT = 2_000_000
 EXPAND = "?$expand=.($levels=1)"
 
+PAGES_LIMIT = 100
+PROCESSORS_LIMIT = 32
+
 # Logs that are no event logs: journals, dumps, POST codes, audit.
 _NO_EVENTS = ("journal", "dump", "postcode", "audit", "hostlog", "crash", "lclog", "fault", "debug")
 
@@ -30,12 +34,16 @@ _NO_EVENTS = ("journal", "dump", "postcode", "audit", "hostlog", "crash", "lclog
 @dataclass
 class Plan:
     """What to read. ``states`` in every round; ``sensors`` in detail rounds, or in every round
-    where there are no ``reports``. ``known`` is what sensors are, by address.
+    where there are no ``reports``. ``counters`` are error counters that no report tells: they are
+    read in detail rounds only. ``systems`` say whether the host is on, which is asked where fans
+    stand. ``known`` is what sensors are, by address.
     """
 
     states: list[str] = field(default_factory=list)
     sensors: list[str] = field(default_factory=list)
     reports: list[str] = field(default_factory=list)
+    counters: list[str] = field(default_factory=list)
+    systems: list[str] = field(default_factory=list)
     logs: list[str] = field(default_factory=list)
     known: dict[str, Known] = field(default_factory=dict)
     expand: bool = False
@@ -120,6 +128,8 @@ async def discover(client: Client) -> Plan:
     for key in ("Systems", "Managers"):
         for uri in links(await _try(client, link(root, key)))[:20]:
             await _logs(client, uri, plan)
+            if key == "Systems":
+                await _system(client, uri, plan)
     forget_walk(client)
     return plan
 
@@ -132,39 +142,85 @@ async def _chassis(client: Client, uri: str, plan: Plan) -> None:
     thermal, power = link(body, "Thermal"), link(body, "Power")
     cooling = await _try(client, link(body, "ThermalSubsystem"))
     plan.states.extend(one for one in (link(cooling, "LeakDetection"),) if one)
-    if sensors:
-        await _sensors(client, sensors, plan)
-    elif thermal:
+    any_sensors, with_heat = await _sensors(client, sensors, plan)
+    if thermal and not with_heat:
         plan.states.append(thermal)
+    elif any_sensors:
+        pass
     elif cooling:
-        found = (link(cooling, "ThermalMetrics"), _expanded(plan, link(cooling, "Fans")))
-        plan.states.extend(one for one in found if one)
+        plan.states.extend(one for one in (link(cooling, "ThermalMetrics"),) if one)
+        plan.states.extend((await _collection(client, link(cooling, "Fans"), plan))[0])
     else:
         plan.states.extend(one for one in (link(body, "EnvironmentMetrics"),) if one)
     if power:
         plan.states.append(power)
     else:
         supplies = await _try(client, link(body, "PowerSubsystem"))
-        found_supplies = link(supplies, "PowerSupplies")
-        if found_supplies:
-            plan.states.append(_expanded(plan, found_supplies))
+        listed = link(supplies, "PowerSupplies")
+        plan.states.extend((await _collection(client, listed, plan))[0])
 
 
 def _expanded(plan: Plan, uri: str) -> str:
     return uri + EXPAND if uri and plan.expand else uri
 
 
-async def _sensors(client: Client, uri: str, plan: Plan) -> None:
-    """Learns the sensors of one chassis, and how they are read: at once, or one by one."""
-    body = await _try(client, _expanded(plan, uri))
-    listed = members(body)
-    whole = [one for one in listed if isinstance(one, dict) and set(one) != {"@odata.id"}]
-    if whole and len(whole) == len(listed):
-        plan.sensors.append(_expanded(plan, uri))
-        for one in whole:
-            learn(plan, one)
-    else:
-        plan.sensors.extend(links(body)[: max(0, SENSORS_LIMIT - len(plan.sensors))])
+async def _collection(
+    client: Client, uri: str, plan: Plan
+) -> tuple[list[str], list[Mapping[str, Any]]]:
+    """What is to be read of a collection, and its members where they stand in it.
+
+    Page by page where they do, else one member after the other.
+    """
+    pages: list[str] = []
+    addresses: list[str] = []
+    whole: list[Mapping[str, Any]] = []
+    following = _expanded(plan, uri)
+    bare = False
+    while following.startswith("/redfish/") and following not in pages[:PAGES_LIMIT]:
+        body = await _try(client, following)
+        pages.append(following)
+        held = [one for one in members(body) if isinstance(one, dict) and set(one) != {"@odata.id"}]
+        bare = bare or len(held) < len(members(body))
+        addresses += links(body)
+        whole += held
+        following = text(body.get("Members@odata.nextLink")) if len(pages) < PAGES_LIMIT else ""
+    if not addresses and not whole:
+        return [], []
+    return (list(dict.fromkeys(addresses))[:SENSORS_LIMIT], []) if bare else (pages, whole)
+
+
+async def _sensors(client: Client, uri: str, plan: Plan) -> tuple[bool, bool]:
+    """Learns the sensors of one chassis, and how they are read: at once, or one by one.
+
+    Whether there are any, and whether there are temperatures among them.
+    """
+    steps, whole = await _collection(client, uri, plan)
+    plan.sensors.extend(steps[: max(0, SENSORS_LIMIT - len(plan.sensors))])
+    for one in whole:
+        learn(plan, one)
+    if len(steps) == 1 and not whole:
+        whole = [await _try(client, steps[0])]
+    kinds = [sensor_kind(one) for one in whole]
+    heat = any(kind is not None and kind[0] == "celsius" for kind in kinds)
+    return bool(steps), heat if whole else bool(steps)
+
+
+async def _system(client: Client, uri: str, plan: Plan) -> None:
+    """Where one system says that it is on, and the error counters of its GPUs."""
+    body = await _try(client, uri)
+    if body.get("PowerState") is not None and not is_baseboard(body):
+        plan.systems.append(uri)
+    if plan.reports:
+        return
+    steps, whole = await _collection(client, link(body, "Processors"), plan)
+    if not whole:
+        whole = [await _try(client, step) for step in steps[:PROCESSORS_LIMIT]]
+    for one in whole[:PROCESSORS_LIMIT]:
+        if text(one.get("ProcessorType")) not in ("GPU", "Accelerator"):
+            continue
+        summary = one.get("MemorySummary")
+        memory = link(summary, "Metrics") if isinstance(summary, dict) else ""
+        plan.counters.extend(place for place in (link(one, "Metrics"), memory) if place)
 
 
 def learn(plan: Plan, body: Mapping[str, Any]) -> None:
