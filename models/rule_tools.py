@@ -93,6 +93,9 @@ EVENTS: Mapping[tuple[str, str], Maker] = {
     ("driver", "gsp_rpc"): _alert(
         "driver", "gsp", 1, "the GPU's firmware did not answer", "look for Xid 119 or 120"
     ),
+    ("driver", "nvswitch"): _alert(
+        "driver", "nvswitch", 2, "the driver can't run an NVSwitch", "restart the node"
+    ),
     ("driver", "nic_timeout"): _alert(
         "nic", "nictime", 2, "network adapter does not answer", _LOOK
     ),

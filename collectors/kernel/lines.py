@@ -45,7 +45,7 @@ _TRIGGER = re.compile(
     r"NVRM|SXid|nvidia|AER|PCIe Bus Error|DPC|pciehp|Hardware Error|achine [Cc]heck|EDAC"
     r"|Memory failure|temperature|blocked |lockup|LOCKUP|stall|panic|BUG|Oops|[Kk]ill"
     r"|EXT4-fs|XFS|BTRFS|read-?only|error, dev|I/O error|nfs: server|Lustre|nvme |mlx5_core"
-    r"|inaccessible|giving up"
+    r"|inaccessible|giving up|Unable to handle kernel|Internal error|SError"
 )
 _TRIGGER_BYTES = re.compile(_TRIGGER.pattern.encode())
 _XID_LIKE = re.compile(r"(?:NVRM:\s+Xid|nvidia-nvswitch\d+: SXid)\b")

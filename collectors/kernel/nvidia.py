@@ -281,6 +281,12 @@ MATCHERS: tuple[Callable[[str], KernelEvent | None], ...] = (
         "probe_failed",
         ERROR,
     ),
+    _driver(
+        r"nvidia-nvswitch\d*: ?(?:Failed (?:to (?:initialize|enable|request|map|register|create"
+        r"|schedule)|during device)|failed to get IRQ|Interrupts disabled to avoid a storm)",
+        "nvswitch",
+        ERROR,
+    ),
     _driver(r"NVRM:.*Assertion failed", "assertion", WARNING),
     _driver(r"NVRM:.*GPU is (?:lost|inaccessible)", "inaccessible", ERROR),
     _driver(

@@ -22,7 +22,11 @@ _LOCKUP = re.compile(
 )
 _RCU = re.compile(r"(?:rcu|INFO): (?:INFO: )?rcu\w* (?:self-)?detected (?:expedited )?stalls?")
 _PANIC = re.compile(r"Kernel panic - not syncing")
-_OOPS = re.compile(r"(?:BUG: unable to handle|BUG: kernel NULL pointer|Oops: |kernel BUG at )")
+# The second row is how arm64 (Grace) says it.
+_OOPS = re.compile(
+    r"(?:BUG: unable to handle|BUG: kernel NULL pointer|Oops: |kernel BUG at "
+    r"|Unable to handle kernel |Internal error: |SError Interrupt on CPU)"
+)
 
 _OOM = re.compile(
     r"(?P<cgroup>Memory cgroup out of memory: )?(?:Out of memory(?: \([^)]*\))?: )?"

@@ -153,11 +153,13 @@ def test_kernel_lines_of_a_dying_host_reach_people(rules: Rules) -> None:
     lines = (
         "watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [python3:4711]\n"
         "nvme nvme0: controller is down; will reset: CSTS=0xffffffff, PCI_STATUS=0xffff\n"
+        "nvidia-nvswitch1: Failed to initialize device : -5\n"
     )
     told = facts(rules, *parse(lines, "n3", NOW)[0])
     assert {(fact.rule, fact.remedy) for fact in told} == {
         ("kernel", Remedy.ALERT),
         ("nvme", Remedy.ALERT),
+        ("driver", Remedy.ALERT),
     }
 
 

@@ -1,0 +1,28 @@
+"""Kernel lines that few machines print: NVSwitches that do not start, faults of arm64."""
+
+from __future__ import annotations
+
+import pytest
+
+from collectors.kernel.lines import parse
+from tests.collectors.contract import NODE, NOW_NS
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "code"),
+    [
+        ("nvidia-nvswitch2: Failed to initialize device : -5", "driver", "nvswitch"),
+        ("nvidia-nvswitch2:Failed during device post init : -5", "driver", "nvswitch"),
+        ("nvidia-nvswitch: Failed to register driver : -17", "driver", "nvswitch"),
+        ("nvidia-nvswitch1: Interrupts disabled to avoid a storm", "driver", "nvswitch"),
+        ("Unable to handle kernel paging request at virtual address dead", "panic", "oops"),
+        ("Internal error: synchronous external abort: 96000210 [#1] SMP", "panic", "oops"),
+        ("SError Interrupt on CPU7, code 0x00000000be000411 -- SError", "panic", "oops"),
+    ],
+)
+def test_an_nvswitch_that_fails_and_a_grace_that_stumbles_are_found(
+    line: str, kind: str, code: str
+) -> None:
+    (found,) = parse(f"[  114.000001] {line}\n", NODE, NOW_NS)[0]
+    assert (found.tag("kind"), found.tag("code")) == (kind, code)
+    assert found.number("severity") == 2.0
