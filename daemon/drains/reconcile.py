@@ -155,9 +155,13 @@ class Reconciler:
         if case.state is not State.RETURNED:
             return node.drain and self._landed(case, node, now_ns)
         try:
-            revived = self._controller.started_ns() + SECOND_NS > case.ended_ns
+            started_ns = self._controller.started_ns()
         except SlurmError:
             return True  # not known yet: the next cycle asks again
+        # What it went back to was set before it was started; our words that were set since are
+        # those of a person who took them up. Both times are slurmctld's own.
+        set_since = node.reason_time_ns >= started_ns
+        revived = started_ns + SECOND_NS > case.ended_ns and not set_since
         if revived:
             text = "slurmctld went back to a state from before its return: it is drained again"
             self._ledger.move(
