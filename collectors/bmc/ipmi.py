@@ -221,6 +221,12 @@ class _Visitor:
                     self._options.log_backlog,
                     entries,
                 )
+            except BmcError as error:
+                asked = self.cursor.asked
+                if asked and self._known.again_at("entry", asked):
+                    self.cursor.pass_over()
+                    found.problem(f"entry 0x{asked:x} of the SEL is left out: {error}", "SEL")
+                raise
             finally:  # those before it fell silent are not read again
                 poll.samples.extend(spaced(entries))
         await ipmi_read.chassis(lan, self._known, node, found)

@@ -35,12 +35,17 @@ class Cursor:
     following: int = FIRST
     started: bool = False
     full: bool = False
+    asked: int = 0  # the record that is being asked for; 0: none
     # Records read since the log was begun with: a log whose links lead back never ends else.
     visited: set[int] = field(default_factory=set)
 
     def dump(self) -> list[object]:
         """JSON data."""
         return [self.last_id, self.last_record.hex(), self.info.hex(), self.full]
+
+    def pass_over(self) -> None:
+        """Goes on behind the record that was asked for: nobody gets it out of this BMC."""
+        self.following, self.asked = min(self.asked + 1, LAST - 1), 0
 
     @classmethod
     def load(cls, data: object) -> Cursor:
@@ -72,6 +77,7 @@ async def read_new(
     entries are read.
     """
     samples = [] if samples is None else samples
+    cursor.asked = 0
     try:
         info = await lan.call(STORAGE, GET_INFO)
     except Refused:
@@ -104,6 +110,7 @@ async def read_new(
     known: Mapping[tuple[int, int], SensorRecord] = {}
     while number != LAST and left > 0:
         left -= 1
+        cursor.asked = number
         answer = await _entry(lan, number)
         if answer is None:
             number = LAST  # removed meanwhile by somebody else
@@ -123,7 +130,7 @@ async def read_new(
         number = following
         # Kept at every entry: a BMC that falls silent now is read on from here.
         cursor.following, cursor.started = following, True
-    cursor.following = FIRST if number == LAST else number
+    cursor.following, cursor.asked = FIRST if number == LAST else number, 0
     if number == LAST:
         cursor.info = info
     cursor.started = True

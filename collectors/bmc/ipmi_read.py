@@ -1,7 +1,8 @@
 """Reads one BMC over an open session: sensors, chassis, power, new SEL entries.
 
 What a BMC cannot do is remembered and not asked again. What was read before a BMC fell silent
-is kept, and the next round begins with the sensor at which this one ended.
+is kept, and the next round begins with the sensor at which this one ended. Where it falls silent at
+the same question once more, that question is left out: it would hide all that comes after it.
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ CHUNKS_BYTES = (48, 32, 22, 16, 8)
 FIRST, LAST = 0x0000, 0xFFFF
 NOT_THERE = frozenset({0xC1, 0xCB, 0xCD, 0xD5})
 CANCELLED = 0xC5
+# A list of sensors that could not be read to its end is read anew after so many rounds, and what
+# a BMC could not do is tried again.
+RETRY_ROUNDS = 100
 TOO_LONG = frozenset({0xCA, 0xC7, 0xC8, 0xC9, 0xFF})
 
 
@@ -52,6 +56,15 @@ class Knowledge:
     learned: list[SensorRecord] = field(default_factory=list)
     following: int = 0
     visited: set[int] = field(default_factory=set)  # ids that were read of it
+    stuck: tuple[str, int] = ("", 0)  # the question at which the last round broke off
+    cut: str = ""  # why the list of sensors is not whole, and for how many rounds that stands
+    cut_rounds: int = 0
+    rounds: int = 0  # how often all sensors were read
+
+    def again_at(self, what: str, number: int = 0) -> bool:
+        """Takes in at which question this round breaks off; whether the last one did there, too."""
+        before, self.stuck = self.stuck, (what, number)
+        return before == self.stuck
 
 
 async def learn(lan: Lan, known: Knowledge) -> None:
@@ -61,11 +74,37 @@ async def learn(lan: Lan, known: Knowledge) -> None:
     except Refused:
         return  # a BMC without a repository: chassis, power and log are read all the same
     stamp = info[1:3] + info[5:13]  # count, last addition, last erase
-    if stamp == known.stamp and known.sensors:
+    known.cut_rounds = max(0, known.cut_rounds - 1)
+    if stamp == known.stamp and known.sensors and not (known.cut and known.cut_rounds == 0):
         return
     if stamp != known.learning:
         known.learning, known.learned, known.following = stamp, [], FIRST
         known.visited.clear()
+    try:
+        await _walk(lan, known)
+    except BmcError as error:
+        if not known.again_at("record", known.following) or not known.learned:
+            raise
+        # What there is must do, for a while.
+        _learnt(known, stamp)
+        known.cut = f"its list of sensors is read up to record {known.following}: {error}"
+        known.following, known.cut_rounds = FIRST, RETRY_ROUNDS
+        if not isinstance(error, Refused):
+            raise
+        return
+    _learnt(known, stamp)
+    known.following, known.cut = FIRST, ""
+
+
+def _learnt(known: Knowledge, stamp: bytes) -> None:
+    known.sensors, known.stamp, known.first = tuple(known.learned), stamp, 0
+    known.learning, known.learned = b"", []
+    known.visited.clear()
+    known.gone.clear()
+
+
+async def _walk(lan: Lan, known: Knowledge) -> None:
+    """Reads the records from where the last round ended."""
     reservation = await _reserve(lan)
     while known.following != LAST and len(known.visited) < RECORDS_LIMIT:
         for attempt in range(3):
@@ -81,10 +120,6 @@ async def learn(lan: Lan, known: Knowledge) -> None:
         known.visited.add(known.following)
         # A link back to what was read is the end: the same sensors would come again as others.
         known.following = LAST if following in known.visited else following
-    known.sensors, known.stamp, known.first = tuple(known.learned), stamp, 0
-    known.learning, known.learned, known.following = b"", [], FIRST
-    known.visited.clear()
-    known.gone.clear()
 
 
 async def _reserve(lan: Lan) -> bytes:
@@ -131,6 +166,8 @@ async def _record(lan: Lan, known: Knowledge, reservation: bytes, number: int) -
 
 async def sensors(lan: Lan, known: Knowledge, node: str, found: Readings) -> None:
     """Reads every sensor once, beginning where the last round ended."""
+    if known.cut:
+        found.problem(known.cut, node)
     held: list[Discrete] = []
     count = len(known.sensors)
     turns = ((known.first + step) % count for step in range(count))
@@ -152,8 +189,17 @@ async def sensors(lan: Lan, known: Knowledge, node: str, found: Readings) -> Non
     try:
         await lan.ask(requests, take)
         known.first = 0
-    except (BmcError, asyncio.CancelledError):
-        known.first = places[reached % len(places)]
+        known.stuck = ("", 0)
+        known.rounds += 1
+        if known.rounds % RETRY_ROUNDS == 0:  # firmware is updated, and parts are put in
+            known.no_power = known.no_chassis = False
+            known.gone.clear()
+    except (BmcError, asyncio.CancelledError) as error:
+        known.first = places[reached % len(places)] if places else 0
+        one = known.sensors[known.first]
+        if isinstance(error, BmcError) and known.again_at("sensor", one.number):
+            known.gone.add(one.number)
+            found.problem(f"{one.name} is asked no more: {error}", one.name)
         raise
     finally:
         add_discrete(found, held)
@@ -207,6 +253,9 @@ async def chassis(lan: Lan, known: Knowledge, node: str, found: Readings) -> Non
     except Refused:
         known.no_chassis = True
         return
+    except BmcError:
+        known.no_chassis = known.again_at("chassis")
+        raise
     if len(answer) < 3:
         found.problem("a chassis status that is not whole", node)
         return
@@ -232,6 +281,9 @@ async def power(lan: Lan, known: Knowledge, node: str, found: Readings) -> None:
         if error.code in (0xC1, 0xC9, 0xCB, 0xCC, 0xD4):
             known.no_power = True
         return
+    except BmcError:
+        known.no_power = known.again_at("power")
+        raise
     if len(answer) < 18 or answer[0] != 0xDC:
         found.problem("a DCMI power reading that is not whole", node)
         return
