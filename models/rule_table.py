@@ -380,6 +380,15 @@ RULES: Mapping[str, Rule] = MappingProxyType(
                 _LATCHED + ", or it is no longer reported",
             ),
             Rule(
+                "fabric",
+                "gpu",
+                "The GPU has not joined its NVLink fabric: Fabric Manager or IMEX does not run, or "
+                "failed. On machines with NVSwitches no job can use it then.",
+                "five minutes of it",
+                Remedy.ALERT,
+                _LATCHED + ", or the fabric is set up again",
+            ),
+            Rule(
                 "dcgm_health",
                 "gpu",
                 "A health watch of DCGM reports a failure. Its warnings are kept and not told; "

@@ -106,6 +106,14 @@ EVENTS: Mapping[tuple[str, str], Maker] = {
         "nvme", "nvme", 2, "NVMe drive does not answer", "look at the drive"
     ),
     ("repair", "*"): _repair,
+    ("fabric", "*"): _alert(
+        "fabric",
+        "fabric",
+        2,
+        "the GPU's NVLink fabric is not set up",
+        "look at nvidia-fabricmanager or nvidia-imex on the node",
+        least=1,
+    ),
     ("dcgm_health", "*"): _health,
     ("dcgm_diag", "*"): _diag,
     ("topology", "*"): _topology,
@@ -135,5 +143,7 @@ def over_key(sample: Sample, where: str) -> tuple[str, str, str] | None:
         return None
     if kind == "repair":
         return "repair", _repair_code(code), where
+    if kind == "fabric":
+        return "fabric", "fabric", where
     prefix = {"dcgm_health": "dcgm", "topology": "topo"}.get(kind)
     return None if prefix is None else (kind, f"{prefix}-{code}"[:20], where)

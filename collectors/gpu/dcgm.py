@@ -16,6 +16,7 @@ from collectors.events import EVENT_METRICS, spaced
 from collectors.gpu.dcgm_dmon import read_dmon
 from collectors.gpu.dcgm_failures import failure_words
 from collectors.gpu.dcgm_json import parse_health
+from collectors.gpu.fabric import FabricWatch
 from collectors.gpu.metrics import GPU_METRICS
 from collectors.inventory import Inventory
 from collectors.options import Options as SourceOptions
@@ -75,6 +76,7 @@ class Dcgm:
         self._inventory = Inventory(context.node, options.inventory_period_seconds)
         self._health_at_ns: int | None = None
         self._xids: dict[str, str] | None = None
+        self._fabric = FabricWatch(context.node)
         self._health_told = Told("DCGM calls it well again")
 
     def collect(self, now_ns: int) -> Batch:
@@ -82,7 +84,7 @@ class Dcgm:
         end = self._monotonic() + self._runner.within(self._options.deadline_seconds)
         numbers = ",".join(str(number) for number in self._options.fields)
         result = self._run(("dmon", "-e", numbers, "-c", "1"), end)
-        findings, boards = read_dmon(result.stdout, self._context.node, now_ns)
+        findings, boards, fabric = read_dmon(result.stdout, self._context.node, now_ns)
         samples, problems = findings.close()
         if not samples:
             raise SourceUnavailable(_why(result, problems))
@@ -92,6 +94,7 @@ class Dcgm:
         fault = f"GPUs may be missing: {result.fault}" if result.fault else ""
         system = {} if fault else {"count": len(present)}
         samples += self._inventory.events(system, boards, bool(boards) and not fault, now_ns)
+        samples += self._fabric.events(fabric, boards, now_ns)
         health, trouble = self._health({f"gpu{index}" for index in present}, now_ns, end)
         told = tuple(spaced([*samples, *health]))
         return Batch(NAME, told, (*problems, *trouble), not fault, fault)

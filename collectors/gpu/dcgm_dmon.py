@@ -13,6 +13,7 @@ from collectors.events import event
 from collectors.gpu.dcgm_failures import failure_words
 from collectors.gpu.dcgm_fields import BY_SHORT, DcgmField
 from collectors.gpu.dcgm_values import BoardValues
+from collectors.gpu.fabric import fault
 from collectors.gpu.findings import Findings, Text, accepted, lines, printable
 from collectors.gpu.smi_values import meaning_of
 from collectors.inventory import Board, board_events
@@ -33,20 +34,26 @@ _STOPPED = re.compile(r"\s*dmon was stopped")
 
 def parse(text: Text, node: str, now_ns: int) -> tuple[list[Sample], list[Problem]]:
     """Samples and problems of one text of dcgmi dmon. Never raises."""
-    findings, boards = read_dmon(text, node, now_ns)
+    findings, boards, fabric = read_dmon(text, node, now_ns)
+    for index, state in sorted(fabric.items()):
+        bad = fault(boards.get(index, Board(index)), state, node, now_ns)
+        if bad is not None:
+            findings.add(bad)
     for one in board_events(node, boards.values(), {}, None, now_ns):
         findings.add(one)
     return findings.close()
 
 
-def read_dmon(text: Text, node: str, now_ns: int) -> tuple[Findings, dict[int, Board]]:
-    """The same in parts, for the live source."""
+def read_dmon(
+    text: Text, node: str, now_ns: int
+) -> tuple[Findings, dict[int, Board], dict[int, int]]:
+    """The same in parts, for the live source: findings, boards, states of the fabric."""
     findings = Findings()
     table = _Table(node, now_ns, findings)
     for line, whole in lines(text, findings):
         table.line(line, whole)
     table.end()
-    return findings, table.boards
+    return findings, table.boards, table.fabric
 
 
 class _Table:
@@ -54,6 +61,7 @@ class _Table:
 
     def __init__(self, node: str, now_ns: int, findings: Findings) -> None:
         self.boards: dict[int, Board] = {}
+        self.fabric: dict[int, int] = {}
         self._links: dict[int, BoardValues] = {}
         self._told: set[tuple[int, str]] = set()  # (GPU, field) that its own rows told
         self._uuids: dict[int, str] = {}
@@ -137,12 +145,14 @@ class _Table:
                 name = clip(cell, 100)
             elif field is not None:
                 self._value(board, field, cell, where)
+        if board.fabric is not None:
+            self.fabric[index] = board.fabric
         if uuid or name:
             self.boards[index] = Board(index, uuid=uuid, model=name)
         fields = accepted(board.values(), self._findings, where)
         self._told.update((index, name) for name in fields if name.startswith("nvlink_"))
         self._uuids[index] = uuid
-        if not fields:
+        if not fields and board.fabric is None:
             self._findings.problem(f"{where}: DCGM has no value of it at all", once=True)
         self._findings.add(
             sample("gpu", self._now_ns, fields, node=self._node, gpu=str(index), uuid=uuid)

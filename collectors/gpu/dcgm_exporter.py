@@ -23,6 +23,7 @@ from pydantic import Field
 from collectors.events import EVENT_METRICS, spaced
 from collectors.gpu.dcgm_exporter_text import board_samples, device_of, scraped
 from collectors.gpu.dcgm_xids import Xids
+from collectors.gpu.fabric import FabricWatch
 from collectors.gpu.findings import Findings
 from collectors.gpu.metrics import GPU_METRICS
 from collectors.inventory import Inventory
@@ -90,6 +91,10 @@ class _Target:
     samples: list[Sample] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     health: Told = field(default_factory=lambda: Told("DCGM calls it well again"))
+    fabric: FabricWatch = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.fabric = FabricWatch(self.node)
 
 
 class DcgmExporters:
@@ -245,6 +250,11 @@ class DcgmExporters:
         drivers = [one.driver for one in boards if one.driver]
         system = {"count": len(boards), "driver": drivers[0] if drivers else ""}
         present = {one.board.index: one.board for one in boards}
+        states = {
+            one.board.index: one.values.fabric for one in boards if one.values.fabric is not None
+        }
+        for told in target.fabric.events(states, present, now_ns):
+            findings.add(told)
         samples, target.problems = findings.close()
         target.samples += samples
         target.samples += target.inventory.events(system, present, True, now_ns)

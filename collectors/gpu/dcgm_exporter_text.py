@@ -15,6 +15,7 @@ from collectors.events import CRITICAL, WARNING, event
 from collectors.gpu.dcgm_dmon import last_xid
 from collectors.gpu.dcgm_fields import BY_SYMBOL
 from collectors.gpu.dcgm_values import BoardValues
+from collectors.gpu.fabric import fault
 from collectors.gpu.findings import Findings, Text, accepted
 from collectors.gpu.metrics import COUNT_MOST
 from collectors.inventory import Board, board_events
@@ -54,6 +55,9 @@ def parse(text: Text, node: str, now_ns: int) -> tuple[list[Sample], list[Proble
         name = one.host.partition(".")[0] if len(hosts) > 1 and one.host else node
         for told in (*board_samples(one, name, now_ns, findings), *xids(one, name, now_ns)):
             findings.add(told)
+        bad = fault(one.board, one.values.fabric or 0, name, now_ns)
+        if bad is not None:
+            findings.add(bad)
         versions = {"driver": one.driver} if one.driver else {}
         for told in board_events(name, [one.board], versions, None, now_ns):
             findings.add(told)

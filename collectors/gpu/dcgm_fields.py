@@ -315,10 +315,11 @@ THROTTLE = _field(
     "CLOCKS_EVENT_REASONS",
 )
 XID = _field(230, "", 1, "XIDER xid_errors", "XID_ERRORS", "XID_ERROR")
+FABRIC = _field(170, "", 1, "FMSTA fabric_manager_status", "FABRIC_MANAGER_STATUS")
 MEMORY_FREE = _field(251, "", MIB, "FBFRE fb_free", "FB_FREE", board=False)
 MEMORY_RESERVED = _field(253, "", MIB, "FBRSV fb_resv", "FB_RESERVED", board=False)
 
-ALL = (*FIELDS, THROTTLE, XID, MEMORY_FREE, MEMORY_RESERVED)
+ALL = (*FIELDS, THROTTLE, XID, FABRIC, MEMORY_FREE, MEMORY_RESERVED)
 BY_SHORT = {field.short: field for field in ALL}
 BY_NUMBER = {field.number: field for field in ALL}
 BY_SYMBOL = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from collectors.gpu.dcgm_fields import (
+    FABRIC,
     MEMORY_FREE,
     MEMORY_RESERVED,
     MIB,
@@ -45,6 +46,7 @@ class BoardValues:
 
     def __init__(self) -> None:
         self.xid: float | None = None
+        self.fabric: int | None = None  # a state of collectors.gpu.fabric
         self._values: dict[str, tuple[int, float]] = {}
         self._links: dict[tuple[str, str, str], float] = {}
         self._free: float | None = None
@@ -58,6 +60,8 @@ class BoardValues:
             if 0 <= value < 2**53:
                 for name, bit in MASK_BITS.items():
                     self._values.setdefault(name, (0, float(bool(int(value) & bit))))
+        elif field is FABRIC:
+            self.fabric = int(value) if value in range(5) else None
         elif field is XID:
             self.xid = value if self.xid is None else self.xid
         elif field is MEMORY_FREE:

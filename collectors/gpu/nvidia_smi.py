@@ -20,6 +20,7 @@ from pydantic import Field
 
 from collectors.command import Result, Runner
 from collectors.events import EVENT_METRICS, spaced
+from collectors.gpu.fabric import FabricWatch
 from collectors.gpu.findings import Findings
 from collectors.gpu.metrics import GPU_METRICS
 from collectors.gpu.smi_csv import read_csv
@@ -72,6 +73,8 @@ QUERY = (
     "remapped_rows.pending",
     "remapped_rows.failure",
     "gpu_recovery_action",
+    "fabric.state",
+    "fabric.status",
 )
 # Older versions know these by another name.
 OLDER_NAMES = {"clocks_event_reasons.active": "clocks_throttle_reasons.active"}
@@ -118,6 +121,7 @@ class NvidiaSmi:
         self._query = list(QUERY)
         self._told: set[tuple[str, str]] = set()
         self._repairs = Told("no longer reported")
+        self._fabric = FabricWatch(context.node)
 
     def collect(self, now_ns: int) -> Batch:
         """Reads once; without the bad GPU if there is one."""
@@ -224,6 +228,8 @@ class NvidiaSmi:
         whole.versions.update(one.versions)
         for board in one.boards.values():
             whole.boards[index] = replace(board, index=index)
+            if board.index in one.fabric:
+                whole.fabric[index] = one.fabric[board.index]
         return "" if one.boards else f"gpu{index}: nvidia-smi -i {index} printed no GPU"
 
     def _batch(self, read: SmiText, failures: list[tuple[int, Failure]], now_ns: int) -> Batch:
@@ -236,6 +242,7 @@ class NvidiaSmi:
         others = [one for one in read.findings.samples if one.tag("kind") != "repair"]
         told = self._repairs.changes(repairs, {one.bus for one in read.boards.values()}, now_ns)
         samples = [*others, *told, *self._failed(failures, boards, now_ns)]
+        samples += self._fabric.events(read.fabric, boards, now_ns)
         complete = not read.incomplete and all(index >= 0 for index, _ in failures)
         system = {**({"count": len(boards)} if complete else {}), **read.versions}
         samples += self._inventory.events(system, boards, complete, now_ns)

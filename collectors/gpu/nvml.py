@@ -19,6 +19,7 @@ from typing import Any
 from pydantic import Field
 
 from collectors.events import EVENT_METRICS, event, spaced
+from collectors.gpu.fabric import FabricWatch
 from collectors.gpu.metrics import GPU_FIELDS, GPU_METRICS, PROFILED, restless_first
 from collectors.inventory import Board, Inventory
 from collectors.kernel.nvidia import xid_severity
@@ -107,6 +108,7 @@ class Nvml:
         env = {"LD_LIBRARY_PATH": options.library_folder} if options.library_folder else {}
         self._worker = Worker(NAME, "collectors.gpu.nvml_worker", limits, env=env)
         self._inventory = Inventory(context.node, options.inventory_period_seconds)
+        self._fabric = FabricWatch(context.node)
         self._skips = Skips(options.skip_seconds, options.skip_most_seconds)
         self._full_at_ns: int | None = None
         self._cut: set[int] = set()  # GPUs with MIG on, of which it was said
@@ -191,11 +193,14 @@ class Nvml:
         problems: list[Problem] = []
         boards: dict[int, Board] = {}
         hidden = ""
+        fabric: dict[int, int] = {}
         for gpu in reading.gpus:
             index = int(gpu["index"])
             board = Board.of(index, gpu)
             boards[index] = board = self._inventory.known(board)
             values, found = _values(gpu)
+            if "fabric_state" in gpu["values"]:
+                fabric[index] = int(gpu["values"]["fabric_state"])
             if gpu.get("faults", {}).get("handle") == NO_PERMISSION:
                 # Hidden from us (a device cgroup): not missing in the node.
                 hidden = hidden or f"gpu{index}: {ADVICE['4']}"
@@ -213,6 +218,7 @@ class Nvml:
                     )
                 )
         samples += [self._xid(one, boards, now_ns) for one in reading.xids]
+        samples += self._fabric.events(fabric, boards, now_ns)
         for index, seconds in sorted(skipped.items()):
             words = f"gpu{index} is not read for {seconds:.0f} s more: the driver hung on it"
             problems.append(Problem(words))

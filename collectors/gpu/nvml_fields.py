@@ -13,6 +13,9 @@ from typing import Any
 
 import pynvml as nvml
 
+# nvml.h, nvmlGpuFabricState_t; and one more, of collectors.gpu.fabric.
+COMPLETED, FAILED = 3, 4
+
 Values = dict[str, float]
 Way = Callable[[Any], Values]
 
@@ -143,6 +146,19 @@ def _pages(name: str, cause: int) -> Way:
     return way
 
 
+def _fabric(versioned: bool) -> Way:
+    """Whether the GPU has joined its NVLink fabric; numbers of collectors.gpu.fabric."""
+
+    def way(handle: Any) -> Values:
+        info = nvml.c_nvmlGpuFabricInfo_v2_t() if versioned else nvml.c_nvmlGpuFabricInfo_t()
+        name = f"nvmlDeviceGetGpuFabricInfo{'V' if versioned else ''}"
+        getattr(nvml, name)(handle, ctypes.byref(info))
+        failed = info.state == COMPLETED and info.status != 0
+        return {"fabric_state": float(FAILED if failed else info.state)}
+
+    return way
+
+
 def _mig(handle: Any) -> Values:
     return {"mig_enabled": float(nvml.nvmlDeviceGetMigMode(handle)[0] == 1)}
 
@@ -269,6 +285,8 @@ READS: tuple[Reading, ...] = (
         slow=True,
     ),
     Reading(("mig_enabled",), (_mig,), slow=True),
+    # No field of the ``gpu`` table: told as an event.
+    Reading(("fabric_state",), (_fabric(True), _fabric(False)), slow=True),
 )
 
 

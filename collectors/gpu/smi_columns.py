@@ -131,6 +131,8 @@ KNOWN = (
             "ecc.mode.current",
             "memory.free",
             "display_active",
+            "fabric.state",
+            "fabric.status",
         }
     )
 )

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from collectors.gpu.fabric import state_of
 from collectors.gpu.findings import Text, accepted, lines, printable
 from collectors.gpu.smi_columns import (
     FIELD_COLUMNS,
@@ -198,6 +199,9 @@ class _Table:
     def _fields(self, board: Board, row: Mapping[str, str]) -> None:
         means = Means()
         values: dict[str, float] = {}
+        if "fabric.state" in row and board.index >= 0:
+            status = row.get("fabric.status", "")
+            self._result.fabric[board.index] = state_of(row["fabric.state"], status)
         for column, text in row.items():
             if column in MASK_COLUMNS:
                 number = means.number("throttle reasons", text, "mask")

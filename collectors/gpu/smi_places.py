@@ -145,6 +145,8 @@ IDENTITY = {
     "pci/pci_bus_id": "bus",
 }
 
+FABRIC = ("fabric/state", "fabric/status")
+
 WANTED = frozenset(
     {place for _, places in PLACES.values() for place in places}
     | {
@@ -157,6 +159,7 @@ WANTED = frozenset(
     | {place for place, _ in RESET_FLAGS}
     | {place for place, _, _ in REPAIRS}
     | set(IDENTITY)
+    | set(FABRIC)
 )
 
 

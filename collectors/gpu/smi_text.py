@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from collectors.events import WARNING, event
+from collectors.gpu.fabric import fault
 from collectors.gpu.findings import Findings
 from collectors.gpu.smi_failures import (
     INFOROM_ADVICE,
@@ -36,6 +37,7 @@ class SmiText:
     failures: list[Failure] = field(default_factory=list)
     incomplete: str = ""
     mixed: str = ""
+    fabric: dict[int, int] = field(default_factory=dict)  # state by index: collectors.gpu.fabric
 
     def take_failure(self, line: str) -> bool:
         """Whether ``line`` is a failure in nvidia-smi's words; if so it is kept and told.
@@ -75,6 +77,10 @@ class SmiText:
             told = failure_event(failure, self.node, self.now_ns)
             if told is not None:
                 self.findings.add(told)
+        for index, state in sorted(self.fabric.items()):
+            bad = fault(self.boards.get(index, Board(index)), state, self.node, self.now_ns)
+            if bad is not None:
+                self.findings.add(bad)
         for one in board_events(self.node, self.boards.values(), self.versions, None, self.now_ns):
             self.findings.add(one)
         return self.findings.close()

@@ -17,8 +17,9 @@ from collections.abc import Mapping
 from xml.parsers import expat
 
 from collectors.events import event
+from collectors.gpu.fabric import state_of
 from collectors.gpu.findings import Text, accepted
-from collectors.gpu.smi_places import IDENTITY, REPAIRS, WANTED, Means, values_of
+from collectors.gpu.smi_places import FABRIC, IDENTITY, REPAIRS, WANTED, Means, values_of
 from collectors.gpu.smi_text import SmiText
 from collectors.gpu.smi_values import read
 from collectors.inventory import Board
@@ -249,6 +250,9 @@ class _Document:
         where = f"gpu{board.index}"
         means = Means()
         values = values_of(gpu, means)
+        if FABRIC[0] in gpu:
+            state, status = (gpu.get(place, "") for place in FABRIC)
+            self._result.fabric[board.index] = state_of(state, status)
         if "lost" in gpu:
             values = {"lost": 1.0}
         for words, names in means.errors.items():

@@ -115,6 +115,13 @@ def boards(*indices: int) -> dict[int, Board]:
     }
 
 
+def test_a_gpu_out_of_its_fabric_is_told_until_it_is_in_it_again(rules: Rules) -> None:
+    (fact,) = facts(rules, one("fabric", "fabric", ERROR))
+    assert (fact.rule, fact.remedy) == ("fabric", Remedy.ALERT)
+    again = one("fabric", "fabric", INFO, at=NOW + 60 * SECOND)
+    assert facts(rules, again, now=NOW + 60 * SECOND) == []
+
+
 def test_a_gpu_that_the_driver_no_longer_lists_is_told_by_its_address(rules: Rules) -> None:
     seen = Inventory("n3", 3600.0)
     facts(rules, *seen.events({"count": 3}, boards(1, 2, 3), True, NOW))
