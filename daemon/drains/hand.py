@@ -85,15 +85,17 @@ class Hand:
         self.shown.update(outcome.done)
         if outcome.done:
             self._blind = ""
-        self._say_unwatched(cases, outcome, now_ns)
+        self.say_unwatched(cases, outcome, now_ns)
         return outcome
 
     def blind(self, now_ns: int) -> str:
         """Why the last drain, within the hour, could not see what people set meanwhile; or ""."""
         return self._blind if 0 <= now_ns - self._blind_ns < BLIND_TOLD_NS else ""
 
-    def _say_unwatched(self, cases: Mapping[str, Case], outcome: Outcome, now_ns: int) -> None:
+    def say_unwatched(self, cases: Mapping[str, Case], outcome: Outcome, now_ns: int) -> None:
         """A reason that a person set at the same moment may be gone: that is to be read."""
+        if not outcome.unwatched:
+            return
         with self._ledger.together():
             for node, why in outcome.unwatched.items():
                 self._blind, self._blind_ns = why, now_ns
@@ -162,7 +164,7 @@ class Hand:
         with self._ledger.together():
             for case in cases.values():
                 self._lifted(case, outcome, now_ns)
-        self._say_unwatched(cases, outcome, now_ns)
+        self.say_unwatched(cases, outcome, now_ns)
         return outcome
 
     def _lifted(self, case: Case, outcome: Outcome, now_ns: int) -> None:

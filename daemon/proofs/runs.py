@@ -251,6 +251,7 @@ class Proofs:
         outcome = self._hand.adapter.undrain(
             [proof.node], lambda shown: "" if is_ours(shown, case) else "not ours"
         )
+        self._hand.say_unwatched({proof.node: case}, outcome, now_ns)
         if proof.node in outcome.done:
             return self._to(proof, Step.RUNNING, now_ns, "undrained inside it")
         if proof.node in outcome.restored or proof.node in outcome.lost:
@@ -367,6 +368,7 @@ class Proofs:
             outcome = self._hand.adapter.drain(
                 {proof.node: case.reason}, lambda shown: may_close(shown, proof.before)
             )
+            self._hand.say_unwatched({proof.node: case}, outcome, now_ns)
             if proof.node in outcome.restored or proof.node in outcome.lost:
                 return self._foreign(proof, None, now_ns)
             if proof.node not in outcome.done:

@@ -222,9 +222,13 @@ def _not_taken_back(before: list[Update]) -> list[Update]:
 
 
 def shows(updates: list[Update], node: str, ours: str) -> bool:
-    """Whether our drain of ``node`` stands there: slurmctld logs each, where it logs at all."""
+    """Whether our drain of ``node`` stands there, or with ``ours`` empty an undrain: slurmctld logs
+    each that it says yes to, where it logs at all (also that of a DOWN or UNKNOWN node).
+    """
     mine = [update for update in updates if update.node == node]
-    return _our_write(mine, ours) is not None
+    if ours:
+        return _our_write(mine, ours) is not None
+    return any(one.what == "state" and not one.value.startswith("DRAIN") for one in mine)
 
 
 def _our_write(mine: list[Update], ours: str) -> int | None:

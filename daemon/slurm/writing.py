@@ -249,7 +249,7 @@ class Writer:
             self._mend(told, value, names, tally)
             _believe(write, told, value, names, tally)
             # It said yes to what its log does not show: that is the log of another, or silent.
-            if value and not any(
+            if not any(
                 name in tally.said or shows(told.get(name, []), name, value) for name in names
             ):
                 words = f"{self._log.path} does not show what slurmctld has just done"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from daemon.policy.limits import Limits
+from daemon.proofs.proof import ProofOptions
 from daemon.slurm.adapter import Check, Outcome
 from daemon.slurm.simulated import SimulatedSlurm
-from tests.daemon.worlds import Clock, House, cluster, lost
+from tests.daemon.proving import SimulatedProving
+from tests.daemon.worlds import GENEROUS, Clock, House, cluster, lost
 
 BLIND = "/var/log/slurmctld.log does not show what slurmctld has just done"
 ABOUT = "look into slurmctld's log"
@@ -19,13 +22,20 @@ class Blind(SimulatedSlurm):
     sees = False
 
     def drain(self, reasons: Mapping[str, str], check: Check) -> Outcome:
-        outcome = super().drain(reasons, check)
-        return outcome if self.sees else replace(outcome, unwatched=dict.fromkeys(reasons, BLIND))
+        return self._told(super().drain(reasons, check))
+
+    def undrain(self, names: Iterable[str], check: Check) -> Outcome:
+        return self._told(super().undrain(names, check))
+
+    def _told(self, outcome: Outcome) -> Outcome:
+        return (
+            outcome if self.sees else replace(outcome, unwatched=dict.fromkeys(outcome.done, BLIND))
+        )
 
 
-def house() -> tuple[House, Blind]:
+def house(limits: Limits = GENEROUS) -> tuple[House, Blind]:
     blind = Blind(cluster(4).values(), Clock().now_ns)
-    made = House(blind)
+    made = House(blind, limits=limits, prover=SimulatedProving(blind, lambda _: None))
     made.strict = False
     made.facts = [lost("n3")]
     made.cycle()
@@ -58,3 +68,22 @@ def test_the_next_write_that_the_log_shows_takes_it_back() -> None:
     made.clock.pass_seconds(10)
     made.cycle()
     assert told(made) == ""
+
+
+def unwatched(made: House) -> int:
+    return sum(one.verb == "unwatched" for one in made.ledger.audit(node="n3"))
+
+
+def test_a_return_and_the_drains_of_a_proof_are_told_too() -> None:
+    made, _ = house()
+    assert unwatched(made) == 1
+    made.drains.resume("n3", "ann", made.now_ns())
+    assert unwatched(made) == 2
+    proof = ProofOptions(when="drained", returns="passed", passes=1, clean_seconds=0)
+    made, blind = house(Limits(**{**GENEROUS.model_dump(), "proof": proof}))
+    made.facts = []
+    for _ in range(10):
+        made.clock.pass_seconds(15)
+        made.cycle()
+    assert not blind.nodes(["n3"])["n3"].drain, "it was tested and is back"
+    assert unwatched(made) == 2

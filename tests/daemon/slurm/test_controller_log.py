@@ -16,7 +16,7 @@ from daemon.slurm.adapter import SlurmRefused
 from daemon.slurm.cli import CliAdapter
 from daemon.slurm.controller_log import ControllerLog, Foreign, Update, overwritten
 from daemon.slurm.session import Session
-from daemon.slurm.writing import DRAIN, Change, Writer
+from daemon.slurm.writing import DRAIN, UNDRAIN, Change, Writer
 from tests.testbed.slurm.cluster import Cluster, wait_for
 
 OURS = "tocsin:x79 gpu3 9f2c; fell off the bus"
@@ -135,10 +135,22 @@ def test_a_write_that_the_log_does_not_show_is_said_to_be_unwatched(
     assert words in outcome.unwatched["n1"]
 
 
+def test_a_return_that_the_log_does_not_show_is_said_to_be_unwatched(tmp_path: Path) -> None:
+    still = tmp_path / "still"
+    still.write_text("older\n")
+    channel = Memory(tmp_path / "real")
+    channel.set("n1", OURS)
+    writer = Writer(channel, ControllerLog(still), lambda: channel.set("n1", THEIRS))
+    outcome = writer.write(UNDRAIN, {"n1": ""}, lambda node: "")
+    assert set(outcome.done) == {"n1"}
+    assert "does not show" in outcome.unwatched["n1"]
+
+
 def test_a_write_that_the_log_shows_is_watched(tmp_path: Path) -> None:
     channel = Memory(tmp_path / "log")
     writer = Writer(channel, ControllerLog(tmp_path / "log"))
     assert writer.write(DRAIN, {"n1": OURS, "n2": f"{OURS} 2"}, free).unwatched == {}
+    assert writer.write(UNDRAIN, {"n1": "", "n2": ""}, lambda node: "").unwatched == {}
     without = Writer(channel, ControllerLog(None, "syslog"))
     channel.nodes["n1"] = NodeState("n1", base="idle")
     assert without.write(DRAIN, {"n1": OURS}, free).unwatched == {}, "tocsin check says it once"
@@ -176,8 +188,17 @@ class Memory:
         if set(names) & set(self.refuses):
             raise SlurmRefused("Access/permission denied", not_sent=True)
         for name in names:
-            self.set(name, change.reason)
+            if change.state == "UNDRAIN":
+                self.lift(name)
+            else:
+                self.set(name, change.reason)
         return ""
+
+    def lift(self, name: str) -> None:
+        node = self.nodes[name]
+        self.nodes[name] = replace(node, flags=node.flags - {"DRAIN"}, reason="")
+        with self._log.open("a", newline="\n") as stream:
+            stream.write(f"[{STAMP}] update_node: node {name} state set to IDLE\n")
 
     def set(self, name: str, reason: str) -> None:
         node = self.nodes[name]
