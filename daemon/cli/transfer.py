@@ -47,7 +47,7 @@ def options(parser: argparse.ArgumentParser, verb: str) -> None:
             "--unpacked-limit",
             type=_gibibytes,
             metavar="GIB",
-            help="of each file (default: 256; with --map, which reads it as a whole, 2)",
+            help="of each file (default: 256)",
         )
         parser.set_defaults(usage=parser.format_usage())
         return

@@ -5,6 +5,7 @@ Both ways go through columns, never sample by sample, and a piece of time at onc
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
+from daemon.frames import sync_directory
 from daemon.store.embedded import Store
 from daemon.store.errors import StoreUnavailableError, unavailable
 from daemon.store.filenames import (
@@ -140,8 +142,6 @@ def export_directory(
                 path = directory / f"{stem}.{'csv' if csv else 'parquet'}"
                 schema = reader.schema(measurement, low, high)
                 counts[measurement] = _export(reader, measurement, path, schema, low, high, csv)
-                if csv:
-                    add_to_list(directory, {stem: _told(measurement, schema)})
     except FileExistsError:
         raise
     except OSError as error:
@@ -180,7 +180,7 @@ def _export(
     csv: bool,
 ) -> int:
     """One file, an hour at a time, sorted by time."""
-    tags = tags_of(schema)
+    tags, told = tags_of(schema), _told(measurement, schema)
     metadata = {**(schema.metadata or {}), _NAME_KEY: measurement.encode("utf-8", "replace")}
     schema = schema.with_metadata(metadata)
     if csv:
@@ -202,7 +202,12 @@ def _export(
                 for table in reader.hours(measurement, low, high, step_ns=step):
                     writer.write_table(_in_columns(measurement, table, schema).sort_by("time"))
                     rows += table.num_rows
+            file.flush()
+            os.fsync(file.fileno())
+        if csv:  # before it has its name: without its entry a CSV is read as something else
+            add_to_list(path.parent, {path.name.removesuffix(".csv"): told})
         temporary.rename(path)  # only now: half a file must not pass for a whole one
+        sync_directory(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
     return rows

@@ -26,8 +26,8 @@ _TRUE = pa.array(["true", "True", "TRUE"])
 _FALSE = pa.array(["false", "False", "FALSE"])
 
 
-def columns_of(path: Path) -> list[str]:
-    """The names in the first line of a CSV. Raises ValueError."""
+def columns_of(path: Path, time: str = "time") -> list[str]:
+    """The names in the first line of a CSV, ``time`` among them. Raises ValueError."""
     with open_bytes(path) as file:
         raw = file.read(_HEADER_LIMIT_BYTES)
     text = raw.decode("utf-8-sig", "replace")
@@ -35,14 +35,14 @@ def columns_of(path: Path) -> list[str]:
         names = next(csv.reader(io.StringIO(text)), [])
     except csv.Error as error:
         raise ValueError(f"{path}: its first line is no list of columns: {error}") from error
-    check_columns(path, names)
+    check_columns(path, names, time)
     return names
 
 
-def check_columns(path: Path, names: Sequence[str]) -> None:
+def check_columns(path: Path, names: Sequence[str], time: str = "time") -> None:
     """Raises ValueError for names that no table of readings has."""
-    if "time" not in names:
-        raise ValueError(f"{path} has no column time")
+    if time not in names:
+        raise ValueError(f"{path} has no column {time}")
     if len(names) > COLUMNS_LIMIT:
         raise ValueError(f"{path} has {len(names)} columns; a table has {COLUMNS_LIMIT} at most")
     if len(set(names)) != len(names):

@@ -8,20 +8,22 @@ columns are tags, and what each field is made of. Two shapes are read:
   often kept.
 
 A latched gauge (it keeps the last error until a reboot) becomes one event per change.
+
+Files may be larger than memory and their rows in any order: they are read block by block and
+sorted on disk (:mod:`models.telemetry.inorder`).
 """
 
 from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv as pacsv
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -29,11 +31,14 @@ from collectors.events import CRITICAL, WARNING, event, spaced
 from collectors.sample import Sample, Tags
 from models.features.catalogue import APPLICATION_XIDS
 from models.telemetry.chunk import TAG_COLUMNS
-from models.telemetry.unpack import open_bytes
+from models.telemetry.csvfile import blocks, columns_of, number_if_any
+from models.telemetry.inorder import in_order
+from models.telemetry.unpack import TooLargeError
 from models.telemetry.writer import TelemetryWriter
 
-# A file is read as a whole, so this bounds memory: about three times as much is needed.
-DEFAULT_LIMIT_BYTES = 2 * 1024**3
+DEFAULT_LIMIT_BYTES = 256 * 1024**3
+# So many nodes or GPUs of which the last code is remembered.
+_PARTS_LIMIT = 1_000_000
 
 
 class _Strict(BaseModel):
@@ -101,42 +106,72 @@ def import_foreign(
     counts: dict[str, int] = {}
     with TelemetryWriter(directory) as writer:
         for plan, path in inputs:
+            changes = [_Changes(plan, latch) for latch in plan.latches]
             try:
-                table = _read(plan, path, limit_bytes)
-                for part in plan.tables:
-                    rows = _write_table(writer, plan, part, table)
-                    counts[part.measurement] = counts.get(part.measurement, 0) + rows
-                for latch in plan.latches:
-                    events = _latched(plan, latch, table)
-                    writer.samples(events)
-                    counts["event"] = counts.get("event", 0) + len(events)
-            except (KeyError, pa.ArrowException) as error:
+                for table in in_order(_blocks(plan, path, limit_bytes), plan.time, directory):
+                    for part in plan.tables:
+                        rows = _write_table(writer, plan, part, table)
+                        counts[part.measurement] = counts.get(part.measurement, 0) + rows
+                    for one in changes:
+                        events = one.of(table)
+                        writer.samples(events)
+                        counts["event"] = counts.get("event", 0) + len(events)
+            except TooLargeError:
+                raise
+            except KeyError as error:
+                raise ValueError(f"{path} does not fit its map: no column {error}") from error
+            except (ValueError, pa.ArrowException) as error:
                 raise ValueError(f"{path} does not fit its map: {str(error)[:300]}") from error
     return counts
 
 
-def _read(plan: ForeignMap, path: Path, limit_bytes: int) -> pa.Table:
-    texts = {plan.time: pa.string(), plan.node: pa.string(), plan.metric: pa.string()}
-    for part in plan.tables:
-        texts |= {tag.column: pa.string() for tag in part.tags.values() if tag.column}
-    texts |= {latch.gpu: pa.string() for latch in plan.latches if latch.gpu}
-    options = pacsv.ConvertOptions(column_types=texts, strings_can_be_null=True)
-    with open_bytes(path, limit_bytes) as file:
-        table = pacsv.read_csv(file, convert_options=options)
-    naive = table.column(plan.time).cast(pa.timestamp("s"))
-    # An hour that a clock change makes double is read as the earlier one, one that it
-    # leaves out as the later: neither may end the import.
-    local = pc.assume_timezone(naive, plan.zone, ambiguous="earliest", nonexistent="latest")
-    time = local.cast(pa.timestamp("ns", tz="UTC"))
-    index = table.column_names.index(plan.time)
-    return table.set_column(index, plan.time, time).sort_by(plan.time)
+def _blocks(plan: ForeignMap, path: Path, limit_bytes: int) -> Iterator[pa.Table]:
+    """What the map asks for, as texts but for the time, in the file's order."""
+    names = columns_of(path, plan.time)
+    wanted = _wanted(plan, names)
+    metrics = pa.array(sorted(_metrics(plan)), pa.string())
+    for block in blocks(path, names, limit_bytes, True):
+        table = block.select(wanted)
+        if plan.shape == "tidy":
+            table = table.filter(pc.is_in(table.column(plan.metric), metrics))
+        time = table.column(plan.time)
+        if time.null_count:
+            raise ValueError(f"{time.null_count} of its rows have no time")
+        naive = pc.utf8_trim_whitespace(time).cast(pa.timestamp("ns"))
+        # An hour that a clock change makes double is read as the earlier one, one that it
+        # leaves out as the later: neither may end the import.
+        local = pc.assume_timezone(naive, plan.zone, ambiguous="earliest", nonexistent="latest")
+        utc = local.cast(pa.timestamp("ns", tz="UTC"))
+        yield table.set_column(table.column_names.index(plan.time), plan.time, utc)
+
+
+def _metrics(plan: ForeignMap) -> set[str]:
+    fields = {one.of for part in plan.tables for one in part.fields.values()}
+    return fields | {latch.of for latch in plan.latches}
+
+
+def _wanted(plan: ForeignMap, names: Sequence[str]) -> list[str]:
+    """The columns that the map speaks of. Raises KeyError for one that the file must have."""
+    asked = {tag.column for part in plan.tables for tag in part.tags.values() if tag.column}
+    if plan.latches:
+        asked |= {plan.node, *(latch.gpu for latch in plan.latches if latch.gpu)}
+    if plan.shape == "tidy":
+        asked |= {plan.metric, plan.value}
+    else:
+        asked |= {latch.of for latch in plan.latches}
+    for name in sorted(asked):
+        if name not in names:
+            raise KeyError(name)
+    if plan.shape == "wide":
+        asked |= _metrics(plan)
+    return [name for name in names if name in asked or name == plan.time]
 
 
 def _write_table(writer: TelemetryWriter, plan: ForeignMap, part: TableMap, table: pa.Table) -> int:
     if part.measurement not in TAG_COLUMNS:
         raise ValueError(f"tocsin has no measurement {part.measurement!r}")
     if plan.shape == "tidy":
-        wanted = pa.array([one.of for one in part.fields.values()])
+        wanted = pa.array([one.of for one in part.fields.values()], pa.string())
         table = table.filter(pc.is_in(table.column(plan.metric), wanted))
     if not len(table):
         return 0
@@ -158,7 +193,10 @@ def _write_table(writer: TelemetryWriter, plan: ForeignMap, part: TableMap, tabl
 
 
 def _numbers(table: pa.Table, name: str) -> NDArray[np.float64]:
-    return np.asarray(table.column(name).cast(pa.float64()).to_numpy(), np.float64)
+    made = number_if_any(pc.utf8_trim_whitespace(table.column(name)))
+    if not pa.types.is_floating(made.type):
+        raise ValueError(f"column {name!r} holds something that is no number")
+    return np.asarray(made.to_numpy(), np.float64)
 
 
 def _tag_sets(part: TableMap, table: pa.Table) -> tuple[tuple[Tags, ...], NDArray[np.int64]]:
@@ -197,31 +235,46 @@ def _pivot(
     return rows[:, 1].copy(), rows[:, 0].copy(), fields
 
 
-def _latched(plan: ForeignMap, latch: LatchMap, table: pa.Table) -> list[Sample]:
+class _Changes:
     """One event each time that the gauge changes to another code than 0."""
-    if plan.shape == "tidy":
-        table = table.filter(pc.equal(table.column(plan.metric), latch.of))
-        values = table.column(plan.value).to_pylist()
-    else:
-        values = table.column(latch.of).to_pylist()
-    nodes = table.column(plan.node).to_pylist()
-    gpus = table.column(latch.gpu).to_pylist() if latch.gpu else [""] * len(table)
-    times = table.column(plan.time).cast(pa.int64()).to_pylist()
-    last: dict[tuple[str, str], int] = {}
-    found = []
-    for node, gpu, value, time_ns in zip(nodes, gpus, values, times, strict=True):
-        if value is None or not math.isfinite(value) or not node:
-            continue
-        code = int(value)
-        before = last.get((node, gpu))
-        last[node, gpu] = code
-        # What was latched before the history begins is of unknown age: no event.
-        if before is None or code in (0, before):
-            continue
-        severity = WARNING if str(code) in APPLICATION_XIDS else CRITICAL
-        text = f"{latch.of} changed from {before} to {code}"
-        device = f"gpu{gpu}" if gpu else ""
-        found.append(
-            event(node, latch.kind, str(code), time_ns, text=text, severity=severity, device=device)
-        )
-    return spaced(found)
+
+    def __init__(self, plan: ForeignMap, latch: LatchMap) -> None:
+        self._plan = plan
+        self._latch = latch
+        self._last: dict[tuple[str, str], int] = {}
+
+    def of(self, table: pa.Table) -> list[Sample]:
+        """The events of rows that come after all of the last call."""
+        plan, latch = self._plan, self._latch
+        column = latch.of
+        if plan.shape == "tidy":
+            table = table.filter(pc.equal(table.column(plan.metric), latch.of))
+            column = plan.value
+        if not len(table):
+            return []
+        values = _numbers(table, column).tolist()
+        nodes = table.column(plan.node).to_pylist()
+        gpus = table.column(latch.gpu).to_pylist() if latch.gpu else [""] * len(table)
+        times = table.column(plan.time).cast(pa.int64()).to_pylist()
+        found = []
+        for node, gpu, value, time_ns in zip(nodes, gpus, values, times, strict=True):
+            if not math.isfinite(value) or not node:
+                continue
+            code = int(value)
+            before = self._last.get((node, gpu))
+            self._last[node, gpu] = code
+            # What was latched before the history begins is of unknown age: no event.
+            if before is None or code in (0, before):
+                continue
+            severity = WARNING if str(code) in APPLICATION_XIDS else CRITICAL
+            text = f"{latch.of} changed from {before} to {code}"
+            device = f"gpu{gpu}" if gpu else ""
+            found.append(
+                event(
+                    node, latch.kind, str(code), time_ns,
+                    text=text, severity=severity, device=device,
+                )
+            )  # fmt: skip
+        if len(self._last) > _PARTS_LIMIT:
+            raise ValueError(f"over {_PARTS_LIMIT} parts have {latch.of}: that is no fleet")
+        return spaced(found)

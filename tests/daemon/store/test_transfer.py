@@ -1,4 +1,5 @@
 import gzip
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from daemon.store.parts import DAY_NS, all_parts
 from daemon.store.tables import to_rows
 from daemon.store.transfer import export_directory, import_directory
 from models.telemetry import Telemetry, TelemetryWriter
+from tests.daemon.power import Disk
 
 START_NS = 1_780_012_800_000_000_000 // DAY_NS * DAY_NS
 
@@ -135,4 +137,51 @@ def test_columns_that_come_while_they_are_exported_are_not_left_out_in_silence(
         export_directory(store, tmp_path / "out", measurements=["gpu"])
     assert list((tmp_path / "out").iterdir()) == []
     assert export_directory(store, tmp_path / "out", measurements=["gpu"]) == {"gpu": 61}
+    store.close()
+
+
+def test_a_csv_never_stands_there_without_what_it_cannot_say_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed right after it got its name, it must still be read as what it is."""
+    store = Store(tmp_path / "a")
+    store.append([sample("rack/pdu", START_NS, {"amperes": 2.0}, node="n1", phase="3")])
+    store.commit()
+
+    class KilledError(BaseException):
+        pass
+
+    rename = Path.rename
+
+    def killed(self: Path, target: Path) -> Path:
+        rename(self, target)
+        raise KilledError
+
+    with monkeypatch.context() as inside:
+        inside.setattr(Path, "rename", killed)
+        with pytest.raises(KilledError):
+            export_directory(store, tmp_path / "out", csv=True)
+    other = Store(tmp_path / "b")
+    assert import_directory(other, tmp_path / "out") == {"rack/pdu": 1}
+    assert rows(other, "rack/pdu") == rows(store, "rack/pdu")
+    store.close()
+    other.close()
+
+
+@pytest.mark.parametrize("csv", [False, True])
+def test_a_power_cut_after_an_export_leaves_it_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, csv: bool
+) -> None:
+    store = filled(tmp_path / "a")
+    (tmp_path / "disk").mkdir()
+    for seed in range(5):
+        out = tmp_path / "disk" / f"out{seed}"
+        out.mkdir()
+        disk = Disk(out, random.Random(seed))
+        with disk.watching(monkeypatch):
+            export_directory(store, out, csv=csv)
+            disk.write(tmp_path / f"found{seed}")
+        for file in out.iterdir():
+            found = tmp_path / f"found{seed}" / file.name
+            assert found.read_bytes() == file.read_bytes()
     store.close()
