@@ -24,7 +24,7 @@ from collectors.gpu.fabric import FabricWatch
 from collectors.gpu.findings import Findings
 from collectors.gpu.metrics import GPU_METRICS
 from collectors.gpu.smi_csv import read_csv
-from collectors.gpu.smi_failures import Failure
+from collectors.gpu.smi_failures import EXIT_CODES, Failure
 from collectors.gpu.smi_lists import failed, listed
 from collectors.gpu.smi_text import SmiText
 from collectors.gpu.smi_xml import read_xml
@@ -152,7 +152,8 @@ class NvidiaSmi:
                 raise SourceUnavailable(words)
             read.incomplete = read.incomplete and words
         if not result.ok and not read.failures and not read.boards:
-            raise SourceUnavailable(result.fault)
+            meaning = EXIT_CODES.get(result.returncode or 0)
+            raise SourceUnavailable(f"{meaning} ({result.fault})" if meaning else result.fault)
         if read.incomplete and result.fault:
             read.incomplete = f"{result.fault}; {read.incomplete}"
         return read

@@ -1,10 +1,9 @@
 """What nvidia-smi prints when it fails: which GPU or what part, and what it means.
 
 It prints failures on standard output, its standard error is always empty, and exit codes differ
-between versions (the NVML code, or 255): the words are what can be relied on. One bad GPU makes
-most forms of the command print nothing but a line about that GPU. Exit codes that nvidia-smi(1)
-names: 2 arguments, 3 not supported, 4 permission, 6 not found, 8 external power, 9 driver, 10
-interrupts, 12 library, 13 function of the library, 14 infoROM, 15 GPU lost, 255 anything else.
+between versions (the NVML code, or 255): the words are what can be relied on, and the exit code
+says something only where there are none. One bad GPU makes most forms of the command print nothing
+but a line about that GPU.
 """
 
 from __future__ import annotations
@@ -32,6 +31,23 @@ class Failure:
     advice: str = ""
     device: str = ""
 
+
+# nvidia-smi(1), "RETURN VALUE"; 17 and 18 are NVML's. 255 may be anything.
+EXIT_CODES: dict[int, str] = {
+    2: "it does not take these options",
+    3: "what was asked for is not supported here",
+    4: "no permission to use the NVIDIA driver",
+    6: "it finds no such GPU",
+    8: "a GPU lacks external power: look at its cables",
+    9: "the NVIDIA driver is not loaded",
+    10: "interrupts of a GPU do not arrive",
+    12: "libnvidia-ml.so was not found",
+    13: "the library lacks a function: it is older than nvidia-smi",
+    14: "the infoROM of a GPU is corrupted",
+    15: "a GPU is lost or can't be reached",
+    17: "the operating system blocks access to the GPUs",
+    18: "driver and library are of different versions",
+}
 
 # The first that matches wins.
 _TOOL: tuple[tuple[str, str, str], ...] = (

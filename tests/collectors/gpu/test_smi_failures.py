@@ -13,7 +13,7 @@ import pytest
 
 from collectors.gpu import nvidia_smi
 from collectors.gpu.nvidia_smi import QUERY, NvidiaSmi
-from collectors.gpu.smi_failures import failure_of
+from collectors.gpu.smi_failures import EXIT_CODES, failure_of
 from collectors.sample import Batch, Context, Cycle, SourceUnavailable
 from tests.collectors.contract import NODE, NOW_NS
 from tests.collectors.recorded_tool import PROGRAM, RecordedTool
@@ -110,6 +110,19 @@ def test_what_the_tool_cannot_do_is_told_in_words_and_is_no_reading(
     words = next(words for begin, words in TOOL.items() if text.startswith(begin))
     with pytest.raises(SourceUnavailable, match=words):
         source(context, method=method).collect(NOW_NS)
+
+
+@pytest.mark.parametrize("code", sorted(EXIT_CODES))
+@pytest.mark.parametrize("method", ["xml", "csv"])
+def test_an_exit_code_without_a_word_is_told_in_words(
+    tool: RecordedTool, context: Context, code: int, method: str
+) -> None:
+    for call in ("-q -x", f"--query-gpu={','.join(QUERY)} --format=csv,noheader"):
+        tool.answer(call, "", code)
+    with pytest.raises(SourceUnavailable) as told:
+        source(context, method=method).collect(NOW_NS)
+    assert EXIT_CODES[code] in str(told.value)
+    assert f"exit code {code}" in str(told.value)
 
 
 @pytest.mark.parametrize(("code", "text"), OF_A_GPU, ids=[t[-60:] for _, t in OF_A_GPU])
