@@ -13,6 +13,7 @@ from daemon.gate.gateway import Gateway, TokenSource, routes
 from daemon.gate.tokens import TokenFile, TokensError
 from daemon.head import Head
 from daemon.headview import HeadEyes
+from daemon.jobs.routes import job_routes
 from daemon.learning.routes import model_readers, model_verbs
 from daemon.listen import Address, ListenError, Listeners
 from daemon.page.app import PageOptions, operator_app, page_app
@@ -28,7 +29,7 @@ async def open_ears(
     gateway.admission.is_known_node = lambda name: name in head.nodes
     head.gateway = gateway
     eyes = HeadEyes(head)
-    scrape = [*scrape_routes(head), *version_routes(head)]
+    scrape = [*scrape_routes(head), *version_routes(head), *job_routes(head)]
     app = web.Application()
     app.add_routes(routes(gateway))
     gate = await listeners.open_tcp(

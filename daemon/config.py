@@ -20,6 +20,7 @@ from daemon.alerts.outbox import WayError
 from daemon.alerts.tell import AlertOptions, make_ways
 from daemon.gate.gateway import GatewayOptions
 from daemon.gate.tokens import TokensError, parse_tokens
+from daemon.jobs.options import JobOptions
 from daemon.learning.options import LearningOptions, RiskOptions
 from daemon.listen import Address
 from daemon.page.guard import is_loopback
@@ -108,6 +109,7 @@ class Config(Section):
     store: StoreOptions = StoreOptions()
     influxdb: InfluxOptions = InfluxOptions()
     alerts: AlertOptions = AlertOptions()
+    jobs: JobOptions = JobOptions()
     page: PageSection = PageSection()
     risk: RiskOptions = RiskOptions()
     learning: LearningOptions = LearningOptions()

@@ -38,6 +38,7 @@ from daemon.drains.setback import nothing_later
 from daemon.drains.tend import DoesJobSteps, Tender
 from daemon.gate.gateway import Gateway
 from daemon.intake import Intake
+from daemon.jobs.idle import IdleJobs
 from daemon.learning.desk import Learning
 from daemon.learning.jobs import Jobs
 from daemon.past_jobs import PastJobs
@@ -159,6 +160,7 @@ class Head:
             state_file=self.state_dir / "alerts.json",
             ways=self.ways,
         )
+        self.idle_jobs = IdleJobs(config.jobs)
         self.schedule = Schedule(speed=speed, rng=rng)
         self.learning_jobs = Jobs(self)
         self._urgent = asyncio.Event()
@@ -357,6 +359,7 @@ class Head:
             self.active += of_head(self._faults.items(), now_ns)
             self.active += self.learning.alerts(now_ns)
             self.active += of_senders(self.gateway.loud() if self.gateway else "", now_ns)
+            self.active += await self.idle_jobs.alerts(self.intake, self.desk, now_ns)
             self.active = with_owners(self.active, self.desk.jobs.values())
             tell = self.alerts.update
             await self.by_hand(lambda: self.stages.run("alerts", tell, self.active, now_ns))

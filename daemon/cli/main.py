@@ -25,6 +25,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "check": ("check", "validate the configuration; show which sources work here, and why not"),
     "status": ("status", "the fleet at a glance"),
     "nodes": ("nodes", "each node with its state, risk and newest decision"),
+    "jobs": ("jobs", "what running jobs make of their GPUs, and why one is slow"),
     "explain": ("explain", "why a node was, or was not, drained"),
     "approve": ("operator", "say yes to a proposed drain"),
     "deny": ("operator", "say no to a proposed drain"),

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from collectors.sample import Sample
 from collectors.slurm.nodes import NodeState
+from collectors.slurm.reader import Job
 from daemon.demo.plot import Act
 from daemon.slurm.simulated import SimulatedSlurm
 from models.simulate import CLASSES, Fleet
@@ -152,6 +153,21 @@ class Cluster:
             self.fleet.jobs.kill(dead)
 
     # Slurm ------------------------------------------------------------------------------
+
+    def running(self) -> dict[str, Job]:
+        """The jobs that run, as squeue would tell of them."""
+        now_ns, names = self.fleet.now_ns, self.fleet.names
+        found = {}
+        for job in list(self.fleet.jobs.running.values()):
+            number = str(job.number)
+            found[number] = Job(
+                number, number, "RUNNING", job.user, tuple(names[node] for node in job.nodes),
+                end_time_ns=job.end_ns,
+                elapsed_seconds=max(0.0, (now_ns - job.start_ns) / SECOND_NS),
+                gpus_per_node=len(job.gpus) // len(job.nodes),
+                partition="train",
+            )  # fmt: skip
+        return found
 
     def _at_first(self) -> list[NodeState]:
         fleet = self.fleet

@@ -128,7 +128,9 @@ async def _demo(options: DemoOptions, folder: Path, say: Print) -> None:
     )
     cluster = await asyncio.to_thread(_cluster_with_past, options, config, story_ns)
     clock = PacedClock(options.speed, story_ns)
-    source = simulated_source(cluster.slurm, options.period_seconds, folder / "slurm")
+    source = simulated_source(
+        cluster.slurm, options.period_seconds, folder / "slurm", cluster.running
+    )
     head = Head(config, clock=clock, adapter=cluster.slurm, slurm=source, speed=options.speed)
     listeners = Listeners()
     tasks: list[asyncio.Task[None]] = []

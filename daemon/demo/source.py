@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from collectors.command import Runner
@@ -18,9 +18,10 @@ from daemon.slurm.simulated import SimulatedSlurm
 class SimulatedReader(SlurmReader):
     """Reads a SimulatedSlurm. Jobs stand in its nodes already."""
 
-    def __init__(self, slurm: SimulatedSlurm) -> None:
+    def __init__(self, slurm: SimulatedSlurm, jobs: Callable[[], dict[str, Job]] = dict) -> None:
         super().__init__(Tools(), Runner())
         self._slurm = slurm
+        self._told = jobs
 
     def nodes(
         self, names: Iterable[str] | None = None, deadline_seconds: float = 10.0
@@ -33,14 +34,19 @@ class SimulatedReader(SlurmReader):
             raise SlurmTrouble(STOPPED, str(error)) from error
 
     def jobs(self, deadline_seconds: float = 10.0) -> dict[str, Job]:
-        """Nothing more than the nodes say."""
-        return {}
+        """What the simulated cluster says of them; nothing more than the nodes say without it."""
+        return self._told()
 
 
-def simulated_source(slurm: SimulatedSlurm, period_seconds: float, folder: Path) -> SlurmSource:
-    """The source that the head polls."""
+def simulated_source(
+    slurm: SimulatedSlurm,
+    period_seconds: float,
+    folder: Path,
+    jobs: Callable[[], dict[str, Job]] | None = None,
+) -> SlurmSource:
+    """The source that the head polls. ``jobs`` tells of the jobs that run, by id."""
     folder.mkdir(parents=True, exist_ok=True)
-    options = Options(period_seconds=period_seconds, deadline_seconds=600.0, jobs=False)
+    options = Options(period_seconds=period_seconds, deadline_seconds=600.0, jobs=jobs is not None)
     source = SlurmSource(options, Context("", folder))
-    source.reader = SimulatedReader(slurm)
+    source.reader = SimulatedReader(slurm, jobs or dict)
     return source
