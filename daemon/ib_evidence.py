@@ -170,6 +170,12 @@ def _links(node: str, seen: _Seen, local: _Local) -> dict[str, LinkEvidence]:
     mine = sum(1 for cable in cables.values() if cable.node == node)
     mine_sick = max(1, sum(hosts.count(node) for hosts in sick.values()))
     manager_up, _ = _manager(seen)
+    rates: dict[str, list[float]] = {}
+    for (guid, _), point in last.items():
+        rate = point.fields.get("rate_bits_per_second")
+        if (guid, point.port) in cables and point.fields.get("state") == ACTIVE and rate:
+            rates.setdefault(guid, []).append(rate)
+    everywhere = [rate for listed in rates.values() for rate in listed]
     found: dict[str, LinkEvidence] = {}
     for (guid, number), cable in cables.items():
         if cable.node != node:
@@ -184,14 +190,6 @@ def _links(node: str, seen: _Seen, local: _Local) -> dict[str, LinkEvidence]:
             else _end_of(first.get(adapter_key), last.get(adapter_key))
         )
         switch_key = (guid, str(number))
-        rates = [
-            point.fields["rate_bits_per_second"]
-            for (where, _), point in last.items()
-            if where == guid
-            and (guid, point.port) in cables
-            and point.fields.get("state") == ACTIVE
-            and "rate_bits_per_second" in point.fields
-        ]
         view = LinkView(
             host,
             _end_of(first.get(switch_key), last.get(switch_key)),
@@ -203,7 +201,8 @@ def _links(node: str, seen: _Seen, local: _Local) -> dict[str, LinkEvidence]:
             mine_sick,
             manager_up,
             False,
-            usual_rate(rates),
+            # Few hosts on one switch are no measure: then what nearly all of the fabric has.
+            usual_rate(rates.get(guid, ())) or usual_rate(everywhere, 0.75),
         )
         found[name] = LinkEvidence(name, view, "node" if own else "fabric", *_service(own))
     return found

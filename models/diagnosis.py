@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from collectors.ib.units import ACTIVE, INIT, LINK_UP, speed_words
+from collectors.ib.units import ACTIVE, BY_FIELD, INIT, LINK_UP, speed_words
 from models.links import End, LinkView, Part, Placement, end_words, place
 
 Verdict = Literal["ok", "bad", "note", "unknown"]
@@ -89,8 +89,9 @@ class Report:
     missing: tuple[str, ...] = field(default=())
 
 
-def usual_rate(rates: Iterable[float]) -> float:
-    """The rate that most ports have, bits per second; 0 without a clear majority of three.
+def usual_rate(rates: Iterable[float], share_low: float = 0.5) -> float:
+    """The rate that most ports have, bits per second; 0 where not at least three of them and more
+    than ``share_low`` of all have it.
 
     >>> usual_rate([400e9, 400e9, 200e9, 400e9])
     400000000000.0
@@ -99,7 +100,7 @@ def usual_rate(rates: Iterable[float]) -> float:
     if not count:
         return 0.0
     rate, number = count.most_common(1)[0]
-    return rate if number >= 3 and number * 2 > count.total() else 0.0
+    return rate if number >= 3 and number > share_low * count.total() else 0.0
 
 
 def diagnose(evidence: Evidence) -> Report:
@@ -108,7 +109,10 @@ def diagnose(evidence: Evidence) -> Report:
     links = tuple(_link(one, evidence) for one in evidence.links)
     if not links:
         text = f"no InfiniBand port of {evidence.node} could be looked at"
-        advice = "is that its name in the fabric? ibnetdiscover shows what hosts call themselves"
+        advice = (
+            "is that its name in the fabric? ibnetdiscover shows what hosts call themselves; a "
+            f"link that is down and that no sweep has seen before is seen on {evidence.node} only"
+        )
         return Report(evidence.node, tuple(common), (), None, text, advice, evidence.missing)
     sick = [link for link in links if link.placement.part is not Part.NONE]
     bad = [c for link in links for c in link.checks if c.verdict == "bad"]
@@ -212,6 +216,14 @@ def _counters(name: str, end: End, seconds: float) -> Check:
         for field_ in MEANINGS
         if end.fields.get(field_, 0.0) > 0
     ]
+    full = [
+        field_.removesuffix("_total")
+        for field_ in MEANINGS
+        if end.fields.get(field_) == BY_FIELD[field_].ceiling
+    ]
+    if full:
+        text = f"{', '.join(full)} at the ceiling: whether they grow cannot be seen until somebody"
+        return Check(name, "unknown", f"{text} resets them (perfquery -R LID PORT)")
     if standing:
         return Check(name, "note", "of unknown age, not growing: " + ", ".join(standing))
     return Check(name, "ok", "no errors")

@@ -41,7 +41,7 @@ def options(parser: argparse.ArgumentParser, verb: str) -> None:
     )
     parser.add_argument("--adapter", help="adapter of this machine to ask through")
     parser.add_argument("--port", type=int, default=0, help="its port")
-    parser.add_argument("--description", help="pattern of node descriptions, as in [fabric]")
+    parser.add_argument("--description", help="pattern of node descriptions, as the head's")
     parser.add_argument("--state-dir", type=Path, help="where the head remembers the cabling")
     parser.add_argument("--root", type=Path, default=Path("/"), help=argparse.SUPPRESS)
     parser.add_argument("--local", action="store_true", help="NODE is this machine")

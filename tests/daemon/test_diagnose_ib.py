@@ -204,7 +204,29 @@ def test_the_surest_of_several_faults_is_the_conclusion() -> None:
     assert any("mlx5_core: Link down" in line for line in report_lines(report))
 
 
+def test_where_few_hosts_share_a_switch_the_fabric_is_the_measure(
+    own: Callable[..., Fabric], capsys: pytest.CaptureFixture[str]
+) -> None:
+    fabric = own("--hosts", "16", "--slow", "gpu-0003:1xQDR")
+    fabric.console('Unlink "H-gpu-0004-r0"[1]')
+    code, text = ask(capsys, "gpu-0003")
+    assert "of 3 hosts on leaf-0-0" in text
+    assert code == 1
+    assert "[BAD ] width and rate    1X QDR (10 Gb/s), others have 100 Gb/s" in text
+    # A counter that is full says nothing of now.
+    fabric.counters("S-leaf-0-0", 2, LinkDownedCounter=255, SymbolErrorCounter=65535)
+    code, text = ask(capsys, "gpu-0002")
+    assert "not growing" not in text
+    assert "link_downs, symbol_errors at the ceiling: whether they grow cannot be seen" in text
+    # One that is down and that nobody has seen before.
+    code, text = ask(capsys, "gpu-0004")
+    assert code == 3
+    assert "no sweep has seen before is seen on gpu-0004 only" in text
+
+
 def test_the_usual_rate_needs_a_clear_majority() -> None:
+    assert usual_rate([400e9] * 3 + [200e9], 0.75) == 0.0
+    assert usual_rate([400e9] * 7 + [200e9], 0.75) == 400e9
     assert usual_rate([]) == 0.0
     assert usual_rate([400e9, 400e9]) == 0.0
     assert usual_rate([400e9, 200e9, 400e9, 200e9, 100e9]) == 0.0
