@@ -16,19 +16,22 @@ _GPU = re.compile(
 )
 _MIG = re.compile(r"\s+MIG\s.*\(UUID:.*")
 _LINK_COUNT = re.compile(
-    r"\s*Link\s+(?P<link>\d{1,3}):\s*(?P<what>[A-Za-z ]{1,60}?)\s*Errors?\s*:"
-    r"\s*(?P<count>\d{1,20})\s*"
+    r"\s*Link\s+(?P<link>\d{1,3}):\s*(?P<what>[A-Za-z][A-Za-z0-9 -]{0,60}?)\s*:"
+    r"\s*(?P<count>\d[\d.eE+-]{0,40})\s*"
 )
 _LINK_STATE = re.compile(r"\s*Link\s+(?P<link>\d{1,3}):\s*(?P<state>.{1,60}?)\s*")
 _SPEED = re.compile(r"\d{1,6}(?:\.\d{1,6})?\s*[GM]B/s")
 _NO_LINKS = re.compile(r"all links are in\s?active", re.I)
 _MIG_LINKS = re.compile(r"not supported for Devices in MIG", re.I)
 
+# The last two are of NVLink 5, which counts other things: see collectors.gpu.nvml_links.
 LINK_COUNTERS = {
-    "replay": "nvlink_replays_total",
-    "recovery": "nvlink_recoveries_total",
-    "crc": "nvlink_crc_errors_total",
-    "crc flit": "nvlink_crc_errors_total",
+    "replay errors": "nvlink_replays_total",
+    "recovery errors": "nvlink_recoveries_total",
+    "crc errors": "nvlink_crc_errors_total",
+    "crc flit errors": "nvlink_crc_errors_total",
+    "rx errors": "nvlink_crc_errors_total",
+    "total link recovery events": "nvlink_recoveries_total",
 }
 
 # Columns of dmon: our field and the kind of smi_values. Its units stand in its second line.
@@ -134,6 +137,8 @@ def _link(line: str, values: dict[str, float]) -> bool:
     if counted is not None:
         name = LINK_COUNTERS.get(counted["what"].strip().lower())
         if name is not None:
+            if not counted["count"].isdigit():
+                return False
             values[name] = values.get(name, 0.0) + float(counted["count"])
         return True
     state = _LINK_STATE.fullmatch(line)

@@ -29,7 +29,7 @@ DISK_METRICS: tuple[Metric, ...] = (
     ),
     Metric("disk", "media_errors_total", "counter", "Data that could not be read back.", 0, 1e15),
     Metric("disk", "available_spare_ratio", "gauge", "Spare left; 1 is all.", 0, 1),
-    Metric("disk", "percentage_used_ratio", "gauge", "Endurance used; may pass 1.", 0, 2.55),
+    Metric("disk", "percentage_used_ratio", "gauge", "Endurance used; may pass 1.", 0, 2.56),
     Metric("disk", "temperature_celsius", "gauge", "Composite temperature.", -60, 150),
 )
 _FIELDS = {metric.name: metric for metric in DISK_METRICS}

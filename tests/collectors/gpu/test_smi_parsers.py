@@ -413,24 +413,6 @@ def test_the_list_tells_the_index_of_a_lost_gpu() -> None:
     assert (lost.tag("gpu"), dict(lost.fields)) == ("1", {"lost": 1.0})
 
 
-def test_nvlink_errors_are_summed_over_links() -> None:
-    samples, problems = smi_lists.parse_nvlink((SMI / "nvlink-e_550.txt").read_text(), NODE, NOW_NS)
-    assert problems == []
-    assert gpus(samples) == [
-        {
-            "nvlink_replays_total": 991.0,
-            "nvlink_recoveries_total": 2.0,
-            "nvlink_crc_errors_total": 17.0,
-        }
-    ]
-
-
-def test_nvlink_states_are_counted_and_mig_says_nothing() -> None:
-    samples, problems = smi_lists.parse_nvlink((SMI / "nvlink-s_550.txt").read_text(), NODE, NOW_NS)
-    assert problems == []
-    assert gpus(samples) == [{"nvlink_links_active": 2.0}, {"nvlink_links_active": 0.0}]
-
-
 def test_dmon_leaves_out_what_is_a_dash() -> None:
     samples, problems = smi_lists.parse_dmon((SMI / "dmon_590.txt").read_text(), NODE, NOW_NS)
     first, second = gpus(samples)

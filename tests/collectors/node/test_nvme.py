@@ -51,6 +51,12 @@ def by_drive(samples: tuple[Sample, ...] | list[Sample]) -> dict[str, dict[str, 
     return {one.tag("device"): dict(one.fields) for one in samples}
 
 
+def test_endurance_that_its_counter_can_count_no_further_is_read() -> None:
+    samples, problems = parse('{"critical_warning": 0, "percent_used": 255}', NODE, NOW_NS)
+    assert problems == []
+    assert samples[0].number("percentage_used_ratio") == pytest.approx(2.55)
+
+
 def test_kelvin_and_numbers_as_text_are_read() -> None:
     samples, problems = parse(LOG, NODE, NOW_NS)
     assert problems == []
