@@ -101,6 +101,8 @@ def firmware(row: Row) -> KernelEvent | None:
 
 def memory_failure(row: Row) -> KernelEvent | None:
     """A row of memory_failure_event: a page that was taken out of use."""
+    if not _text(row.get("action_result")):
+        return None
     words = f"{_text(row.get('page_type'))}: {_text(row.get('action_result'))}"
     return KernelEvent("mce", "memory_failure", ERROR, clip(f"rasdaemon: memory failure: {words}"))
 

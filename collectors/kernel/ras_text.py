@@ -39,7 +39,9 @@ _HEADS = {
     "ARM processor events": "",
 }
 _HEAD = re.compile(r"(?P<what>[A-Z][A-Za-z ]+?)(?P<summary> summary)?:?")
-_NONE = re.compile(r"No [\w ]+ errors\.")
+# Newer versions have sections of more tables (CXL, of single vendors).
+_LATER_HEAD = re.compile(r"[A-Z][\w /()-]{1,60} (?:events|errors|records)(?: summary)?:?")
+_NONE = re.compile(r"No [\w /()-]+ (?:errors|events)\.")
 _ROW = re.compile(
     r"\d{1,18} (?P<timestamp>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [+-]\d{4}) (?P<rest>.*)", re.S
 )
@@ -76,6 +78,10 @@ def parse(text: Text, node: str, now_ns: int) -> tuple[list[Sample], list[Proble
         head = _HEAD.fullmatch(stripped)
         if head is not None and head["what"] in _HEADS:
             table, summary, known = _HEADS[head["what"]], bool(head["summary"]), True
+            continue
+        if known and _LATER_HEAD.fullmatch(stripped):
+            findings.problem(f"{stripped.rstrip(':')}: a section that is not read")
+            table = ""
             continue
         if _NONE.fullmatch(stripped):
             table, known = "", True

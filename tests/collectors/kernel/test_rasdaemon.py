@@ -93,6 +93,22 @@ def test_no_errors_is_neither_event_nor_problem(name: str) -> None:
     assert parse((FOLDER / name).read_text(), NODE, NOW_NS) == ([], [])
 
 
+def test_a_section_of_a_later_version_is_left_out_and_told() -> None:
+    row = "1 2026-11-30 02:47:00 +0000 error: {}\n"
+    text = (
+        "Memory failure events:\n"
+        + row.format("pfn=0x1, page_type=dirty LRU page, action_result=Recovered")
+        + "\nCXL AER uncorrectable errors:\n"
+        + row.format("memdev=mem0, host=0000:0c:00.0, serial=0x1, error_status='Cache parity'")
+        + "No CXL (other) events.\n"
+    )
+    samples, problems = parse(text, NODE, NOW_NS)
+    assert [one.tag("code") for one in samples] == ["memory_failure"]
+    assert [one.problem for one in problems] == [
+        "CXL AER uncorrectable errors: a section that is not read"
+    ]
+
+
 def test_a_line_that_is_cut_off_or_changed_costs_only_itself() -> None:
     text = (FOLDER / "ras-mc-ctl-full-errors.txt").read_text().replace("Uncorrected error(s)", "U")
     samples, problems = parse(text, NODE, NOW_NS)
