@@ -6,6 +6,7 @@ keeps the state between readings and calls these. Nothing here looks at a clock.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -122,14 +123,19 @@ _EVENTS: Mapping[tuple[str, str], Callable[[str, float, str], Finding | None]] =
 }
 
 
+# A GPU's part, and not a host called gpu-0017 that a message names.
+_OF_GPU = re.compile(r"(?i)\bgpu(?!-?\d\d)|sxm|\bhbm|nvswitch")
+
+
 def of_sel(code: str, severity: float, text: str, device: str) -> Finding | None:
     """The fact in an entry of a BMC's log: an uncorrectable memory error, or a critical event.
 
-    An entry whose time nobody knows may be of a DIMM that was replaced long ago: it drains not.
+    An entry whose time nobody knows may be of a DIMM that was replaced long ago: it drains not. Nor
+    does one of a GPU's memory: that is no DIMM, and what it asks for its XID says.
     """
     if severity < 3:
         return None
-    if code == "memory_uncorrectable":
+    if code == "memory_uncorrectable" and not _OF_GPU.search(f"{text} {device}"):
         found = of_event("edac", "uncorrected", severity, text)
         if found is not None and TIME_UNKNOWN in text:
             words = f"{found.text}, {TIME_UNKNOWN}"

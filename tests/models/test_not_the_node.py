@@ -459,3 +459,35 @@ def test_an_entry_of_a_redfish_log_whose_time_nobody_knows_drains_not(
     tell(rules, *samples)
     (fact,) = facts(rules, NOW)
     assert (fact.rule, fact.remedy) == ("memory_uncorrected", remedy)
+
+
+@pytest.mark.parametrize(
+    ("message", "origin", "rule", "remedy"),
+    [
+        ("GPU_SXM_3 Uncorrectable ECC error", "", "sel", Remedy.ALERT),
+        ("Uncorrectable ECC error", "/redfish/v1/x/GPU_SXM_3_DRAM_0", "sel", Remedy.ALERT),
+        ("An uncorrectable memory error of HBM site 2", "", "sel", Remedy.ALERT),
+        (
+            "Uncorrectable ECC error at DIMM A3 of gpu-0017",
+            "",
+            "memory_uncorrected",
+            Remedy.DRAIN,
+        ),
+    ],
+)
+def test_an_error_in_a_gpus_memory_is_no_dimm_to_be_replaced(
+    message: str, origin: str, rule: str, remedy: Remedy
+) -> None:
+    rules = Rules()
+    tell(rules, host(NOW - 10 * SECOND))
+    body = {
+        "@odata.type": "#LogEntry.v1_9_0.LogEntry",
+        "Id": "7",
+        "Severity": "Critical",
+        "Message": message,
+        "Created": "2026-11-30T00:53:20Z",
+        "Links": {"OriginOfCondition": {"@odata.id": origin}},
+    }
+    samples, _ = parse_redfish(json.dumps(body), "n1", NOW)
+    tell(rules, *samples)
+    assert [(fact.rule, fact.remedy) for fact in facts(rules, NOW)] == [(rule, remedy)]
