@@ -17,7 +17,10 @@ _UUID = re.compile(rf"\b{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{
 _EMAIL = re.compile(r"\b[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+\b")
 _MAC = re.compile(rf"\b(?:{_HEX}{{2}}:){{5}}{_HEX}{{2}}(?:(?::{_HEX}{{2}}){{2}})?\b")
 _IPV4 = re.compile(r"(?<![\d.])(?:\d{1,3}\.){3}\d{1,3}(?![\d.])")
-_IPV6 = re.compile(rf"(?<![\w:])(?:{_HEX}{{1,4}}:){{4,7}}{_HEX}{{1,4}}(?![\w:])")
+_IPV6 = re.compile(
+    rf"(?<![\w:])(?:(?:{_HEX}{{1,4}}:){{4,7}}{_HEX}{{1,4}}"
+    rf"|(?:{_HEX}{{1,4}}:){{1,6}}(?::{_HEX}{{1,4}}){{1,6}})(?![\w:])"
+)
 # A GUID begins with a maker's number; a mask or a counter begins with zeros.
 _GUID = re.compile(rf"\b(?:0x)?(?!0{{6}}){_HEX}{{16}}\b")
 _HOME = re.compile(r"(?<=/home/)[\w.-]{1,64}|(?<=/users/)[\w.-]{1,64}", re.I)
@@ -29,6 +32,21 @@ _KEYED = (
     re.compile(r"(?<=<process_name>)[^<]{1,512}(?=<)"),
     re.compile(r"(?<=<chassis_serial_number>)[^<]{1,64}(?=<)"),
     re.compile(r"(?<=<clusterUuid>)[^<]{1,64}(?=<)"),
+)
+# Names of programs, which their users chose, in lines of the kernel and in nvidia-smi's table.
+_PROGRAMS = (
+    re.compile(r", name=(?P<value>[^,<\n]{1,64})(?=,)"),
+    re.compile(r"[Kk]ill(?:ed)? process \d{1,10},? ?\((?P<value>[^)\n]{1,64})\)"),
+    re.compile(r"\btask=(?P<value>[^,\n]{1,64}),pid="),
+    re.compile(r"INFO: task (?P<value>[^\n]{1,64}?):\d{1,10} "),
+    re.compile(r"stuck for \d{1,9}s! \[(?P<value>[^\]\n]{1,64}):\d{1,10}\]"),
+    re.compile(r"\b[Cc]omm(?:[:=] ?| )\"?(?P<value>[^\s\",:]{1,64})"),
+    re.compile(r"(?P<value>[^\s\[\]]{1,64})\[\d{1,10}\]:? (?:segfault|general protection|trap )"),
+    re.compile(
+        r"^\|\s+\d{1,3}(?:\s+\S{1,4}\s+\S{1,4})?\s+\d{1,10}\s+[CGM+]{1,3}\s+"
+        r"(?P<value>\S[^|\n]{0,200}?)\s+\S{1,12}\s*\|",
+        re.M,
+    ),
 )
 _SERIAL_LINE = re.compile(
     r"(?P<key>\b(?:serial(?:[ _-]?(?:number|num|no))?|board serial|vendor sn|"
@@ -68,6 +86,8 @@ class Anonymiser:
         text = _IPV4.sub(self._ipv4, text)
         for pattern in _KEYED:
             text = pattern.sub(self._whole, text)
+        for pattern in _PROGRAMS:
+            text = pattern.sub(self._value, text)
         text = _SERIAL_LINE.sub(self._serial, text)
         return self._names.sub(self._whole, text) if self._names else text
 
@@ -93,6 +113,11 @@ class Anonymiser:
 
     def _whole(self, found: re.Match[str]) -> str:
         return self._alike(found[0])
+
+    def _value(self, found: re.Match[str]) -> str:
+        """The match, with its group ``value`` replaced."""
+        start, end = (place - found.start() for place in found.span("value"))
+        return found[0][:start] + self._alike(found["value"]) + found[0][end:]
 
     def _ipv4(self, found: re.Match[str]) -> str:
         parts = [int(part) for part in found[0].split(".")]

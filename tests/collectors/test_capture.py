@@ -29,6 +29,8 @@ def clean(text: str, *names: str) -> str:
     [
         "GPU-7e57a002-0023-4102-a007-0c0ffee00002",
         "fe80:0000:0000:0000:506b:4b03:00ab:cdef",
+        "fe80::506b:4b03:ab:cdef",
+        "2001:db8::17",
         "0x506b4b0300abcdef",
         "506b4b0300abcdef",
         "50:6b:4b:03:00:ab",
@@ -56,6 +58,9 @@ def test_names_of_boards_ports_and_people_go(name: str) -> None:
         "402.77 W",
         "2026-03-04T05:06:07,120+00:00",
         "12:34:56",
+        "collectors::kernel",
+        "[10de:2330]",
+        "INFO: rcu_sched detected stalls on CPUs/tasks: { 3} (detected by 5, t=60002 jiffies)",
         "Serial Number: N/A",
         "127.0.0.1",
     ],
@@ -79,6 +84,31 @@ def test_host_and_user_names_go_wherever_they_stand_alone() -> None:
     assert "jdoe" not in cleaned
     assert "site.example" not in cleaned
     assert cleaned.endswith("gpu-a-070")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "NVRM: Xid (PCI:0000:3b:00): 31, pid=1234, name=jane_train, Ch 00000008",
+        "Out of memory: Killed process 4242 (jane_train) total-vm:1kB",
+        "oom-kill:constraint=CONSTRAINT_MEMCG,task=jane_train,pid=4242,uid=1001",
+        "INFO: task jane_train:4242 blocked for more than 120 seconds.",
+        "watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [jane_train:4711]",
+        "CPU: 3 PID: 4711 Comm: jane_train Tainted: P           OE",
+        "EXT4-fs error (device sda1): ext4_journal_check_start:83: comm jane_train: Detected",
+        "jane_train[4711]: segfault at 0 ip 00000000 sp 00000000 error 4",
+        "|    0   N/A  N/A      4711      C   /opt/jane_train/bin/python          61203MiB |",
+        "|    0      4711      C   jane_train                                      10MiB |",
+    ],
+)
+def test_names_of_programs_go_and_the_line_says_the_same(line: str) -> None:
+    cleaned = clean(line + "\n")
+    assert "jane_train" not in cleaned
+    assert len(cleaned) == len(line) + 1
+    before, after = (PARSERS["kernel-log"](one + "\n", "n1", 1)[0] for one in (line, cleaned))
+    assert [(one.tags, one.number("pid")) for one in before] == [
+        (one.tags, one.number("pid")) for one in after
+    ]
 
 
 def test_serial_numbers_go_in_every_form() -> None:
