@@ -191,8 +191,11 @@ class FabricSource:
     def groups(self) -> dict[str, tuple[str, ...]]:
         """Node -> its leaf switches, as groups for common causes and caps: as last known."""
         found: dict[str, set[str]] = {}
+        every: dict[str, str] = {}
         for subnet in self.subnets.values():
-            for node, names in subnet.cabling.groups().items():
+            every.update(subnet.cabling.names)
+        for subnet in self.subnets.values():
+            for node, names in subnet.cabling.groups(every).items():
                 found.setdefault(node, set()).update(names)
         return {node: tuple(sorted(names)) for node, names in found.items()}
 

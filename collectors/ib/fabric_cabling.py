@@ -81,10 +81,21 @@ class Cabling:
             found.setdefault(cable.node, set()).add(guid)
         return {node: tuple(sorted(guids)) for node, guids in found.items()}
 
-    def groups(self) -> dict[str, tuple[str, ...]]:
-        """Node -> the switches that it hangs on, as policy names groups: ``leaf leaf-0-0``."""
+    def groups(self, names: Mapping[str, str] | None = None) -> dict[str, tuple[str, ...]]:
+        """Node -> the switches that it hangs on, as policy names groups: ``leaf leaf-0-0``.
+
+        ``names`` are those of all subnets' switches, where there are several subnets. Switches that
+        share a name (out of the box all of one make do) are told apart by their GUID.
+        """
+        names = self.names if names is None else names
+        times = Counter(names.values())
+
+        def name_of(guid: str) -> str:
+            name = names.get(guid, "")
+            return (name if times[name] == 1 else f"{name} {guid}".strip()) or guid
+
         return {
-            node: tuple(f"leaf {self.names.get(guid) or guid}" for guid in guids)
+            node: tuple(f"leaf {name_of(guid)}" for guid in guids)
             for node, guids in self.leaves().items()
         }
 

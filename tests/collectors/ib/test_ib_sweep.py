@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import struct
 from pathlib import Path
 
@@ -176,6 +177,23 @@ def test_a_cable_that_was_moved_leaves_its_old_place(tmp_path: Path) -> None:
     assert load_cabling(path, "other").cables == {}
     path.write_text("[1")
     assert load_cabling(path, "ib").cables == {}
+
+
+def test_switches_of_one_name_are_no_group() -> None:
+    """Out of the box all switches of one make are called alike: they are not one leaf."""
+    text = (FIXTURES / "ibnetdiscover.txt").read_text()
+    named = re.sub(r'"(leaf|spine)-[0-9-]+"', '"Quantum Mellanox Technologies"', text)
+    cabling = Cabling()
+    cabling.learn(parse_topology(named)[0])
+    groups = cabling.groups()
+    assert groups["gpu-0001"] == (f"leaf Quantum Mellanox Technologies {LEAF_0}",)
+    assert groups["gpu-0005"] == (f"leaf Quantum Mellanox Technologies {LEAF_1}",)
+    # Nor are those of two rails.
+    rails = Cabling()
+    rails.learn(parse_topology(text)[0])
+    assert rails.groups()["gpu-0001"] == ("leaf leaf-0-0",)
+    others = {guid.replace("0xfc", "0xfd"): name for guid, name in rails.names.items()}
+    assert rails.groups({**rails.names, **others})["gpu-0001"] == (f"leaf leaf-0-0 {LEAF_0}",)
 
 
 PLANAR = """\
