@@ -54,6 +54,9 @@ class Pair:
             lambda: {words for words, _ in cluster.show().values()} == {frozenset({"IDLE"})},
             "all nodes to be idle",
         )
+        if shared and cluster.version >= (23, 11):
+            # Without one a backup does not dare to take over.
+            wait_for((folder / "state/heartbeat").exists, "the first one's heartbeat")
 
     def _start(self, host: str, conf: Path) -> None:
         hosts = self.cluster.directory / "hosts"
