@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from daemon.cli.places import left_in, unwritable
+
 EXAMPLE = """examples:
   tocsin evaluate --telemetry /tmp/fleet --report /tmp/report.html
   tocsin evaluate --telemetry DIR --model /tmp/model --json
@@ -43,10 +45,16 @@ def run(arguments: argparse.Namespace, verb: str) -> int:
     from models.evaluation.report import html
     from models.parts import SpreadError, spread
     from models.telemetry import Telemetry
+    from models.telemetry.chunk import TAG_COLUMNS
 
+    if arguments.report and (problem := unwritable(arguments.report)):
+        print(f"tocsin: --report: {problem}", file=sys.stderr)
+        return 2
     try:
         model = load(arguments.model) if arguments.model else None
         telemetry = Telemetry(arguments.telemetry, arguments.without)
+        for line in left_in(arguments.without, TAG_COLUMNS):
+            print(line, file=sys.stderr)
         with spread(arguments.dask) as over:
             found = evaluate(telemetry, model=model, step_ns=int(arguments.step * 1e9), over=over)
         if arguments.report:

@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+from daemon.cli.places import left_in
+
 EXAMPLE = """examples:
   tocsin replay --telemetry /tmp/fleet --out /tmp/decisions.jsonl
   tocsin replay --telemetry DIR --out - --without event        what without the kernel log?
@@ -47,6 +49,7 @@ def run(arguments: argparse.Namespace, verb: str) -> int:
     from models.risk import RiskModel
     from models.rival import Rival
     from models.telemetry import Telemetry
+    from models.telemetry.chunk import TAG_COLUMNS
 
     config = load(Config, arguments.config) if arguments.config else Config()
     started = time.monotonic()
@@ -55,6 +58,8 @@ def run(arguments: argparse.Namespace, verb: str) -> int:
         if arguments.model:
             models.append(load_model(arguments.model))
         telemetry = Telemetry(arguments.telemetry, arguments.without)
+        for line in left_in(arguments.without, TAG_COLUMNS):
+            print(line, file=sys.stderr)
         if arguments.out == "-":
             summary = run_replay(telemetry, sys.stdout, limits=config.policy, models=models)
         else:

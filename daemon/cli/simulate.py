@@ -7,6 +7,8 @@ import shutil
 import sys
 from pathlib import Path
 
+from daemon.cli.places import unwritable
+
 EXAMPLE = """example:
   tocsin simulate --out /tmp/fleet --nodes 100 --days 14 --seed 1
   tocsin replay --telemetry /tmp/fleet --out /tmp/decisions.jsonl
@@ -45,18 +47,22 @@ def run(arguments: argparse.Namespace, verb: str) -> int:
     except (OSError, ValueError, ValidationError) as error:
         print(f"tocsin: {arguments.scenario}: {error}", file=sys.stderr)
         return 2
-    if arguments.force and arguments.out.exists():
-        shutil.rmtree(arguments.out)
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    fleet = write_simulation(
-        arguments.out,
-        nodes=arguments.nodes,
-        days=arguments.days,
-        seed=arguments.seed,
-        cadence_seconds=arguments.cadence,
-        scenario=scenario,
-        progress=_progress if sys.stderr.isatty() else None,
-    )
+    try:
+        if arguments.force and arguments.out.exists():
+            shutil.rmtree(arguments.out)
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        fleet = write_simulation(
+            arguments.out,
+            nodes=arguments.nodes,
+            days=arguments.days,
+            seed=arguments.seed,
+            cadence_seconds=arguments.cadence,
+            scenario=scenario,
+            progress=_progress if sys.stderr.isatty() else None,
+        )
+    except OSError as error:
+        print(f"tocsin: {arguments.out} cannot be written: {error.strerror}", file=sys.stderr)
+        return 2
     print(
         f"{arguments.out}: {arguments.nodes} nodes, {arguments.days:g} days, "
         f"{len(fleet.truth())} faults in truth.csv"
@@ -72,8 +78,8 @@ def _problem(arguments: argparse.Namespace) -> str:
     if not 1 <= arguments.cadence <= 3600:
         return "--cadence must be 1 to 3600 seconds"
     out: Path = arguments.out
-    if out.exists() and not out.is_dir():
-        return f"{out} is no folder"
+    if problem := unwritable(out, folder=True):
+        return problem
     if out.exists() and any(out.iterdir()):
         if not arguments.force:
             return f"{out} is not empty; name another folder or add --force"

@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+from daemon.cli.places import unwritable
+
 EXAMPLE = """examples:
   tocsin simulate --out /tmp/fleet --nodes 400 --days 60 --seed 1
   tocsin train --telemetry /tmp/fleet --out /tmp/model
@@ -56,6 +58,9 @@ def run(arguments: argparse.Namespace, verb: str) -> int:
     to_standard_error()
     if not 60 <= arguments.horizon <= 30 * 86_400:
         print("tocsin: --horizon must be 60 s to 30 d", file=sys.stderr)
+        return 2
+    if problem := unwritable(arguments.out, folder=True):
+        print(f"tocsin: --out: {problem}", file=sys.stderr)
         return 2
     if arguments.store is not None:
         return _on_site(arguments)
