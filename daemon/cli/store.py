@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +64,29 @@ def directory_of(arguments: argparse.Namespace) -> Path:
     return store_directory(_config(arguments))
 
 
+@contextlib.contextmanager
+def as_owner(directory: Path) -> Iterator[None]:
+    """Root works as the user that the store (or the folder it is to be made in) belongs to: whose
+    head has to go on with each file that is made, and could neither write nor remove it else."""
+    there = next(
+        path for path in (directory.absolute(), *directory.absolute().parents) if path.exists()
+    )
+    owner = there.stat()
+    if os.geteuid() != 0 or owner.st_uid == 0:
+        yield
+        return
+    group, groups = os.getegid(), os.getgroups()
+    os.setgroups([owner.st_gid])
+    os.setegid(owner.st_gid)
+    os.seteuid(owner.st_uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(group)
+        os.setgroups(groups)
+
+
 def keep_days(arguments: argparse.Namespace) -> float:
     """For how long the configured store keeps rows."""
     return _config(arguments).store.keep_days
@@ -94,7 +120,8 @@ def _verify(directory: Path, arguments: argparse.Namespace) -> int:
 def _repair(directory: Path, arguments: argparse.Namespace) -> int:
     from daemon.store.check import repair
 
-    done = repair(directory, time.time_ns())
+    with as_owner(directory):
+        done = repair(directory, time.time_ns())
     if arguments.json:
         print(json.dumps({"done": done}))
     else:

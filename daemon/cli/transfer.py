@@ -10,7 +10,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from daemon.cli.store import directory_of, keep_days
+from daemon.cli.store import as_owner, directory_of, keep_days
 
 EXAMPLES = {
     "import": """examples:
@@ -100,8 +100,7 @@ def _import(arguments: argparse.Namespace) -> dict[str, int]:
     if arguments.telemetry is None:
         raise UsageError("say what to import: --telemetry DIR, or --map FILE.toml FILE ...")
     directory = directory_of(arguments)
-    directory.mkdir(parents=True, exist_ok=True)
-    with contextlib.closing(Store(directory)) as store:
+    with as_owner(directory), contextlib.closing(Store(directory)) as store:
         counts = import_directory(
             store,
             arguments.telemetry,

@@ -1,7 +1,10 @@
 """``tocsin store``, ``import`` and ``export`` as people call them."""
 
+import contextlib
 import json
 import os
+import pwd
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -124,3 +127,28 @@ def test_a_measured_fleets_csv_by_its_map_in_its_own_time_zone(
     assert event.time_ns == 1_767_823_800 * 10**9
     assert (event.code, event.device) == ("79", "gpu3")
     store.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs to be root")
+@pytest.mark.parametrize("verb", ["repair", "import", "import into a new store"])
+def test_root_leaves_nothing_that_the_heads_user_cannot_go_on_with(verb: str) -> None:
+    owner = pwd.getpwnam("nobody")
+    with tempfile.TemporaryDirectory() as name:
+        folder, directory = Path(name), Path(name) / "state" / "store"
+        folder.chmod(0o755)
+        directory.parent.mkdir()
+        if not verb.endswith("new store"):
+            with contextlib.closing(Store(directory)) as store:
+                store.append([sample("gpu", START_NS, {"power_watts": 1.0}, node="n1", gpu="0")])
+        for path in (directory.parent, *directory.parent.rglob("*")):
+            os.chown(path, owner.pw_uid, owner.pw_gid)
+        (folder / "t").mkdir()
+        (folder / "t" / "host.csv").write_text("time,node,load_1m\n2026-11-30,n1,1\n")
+        words = ["import", "--telemetry", f"{folder}/t"]
+        if verb == "repair":
+            words = ["store", "repair"]
+        assert main([*words, "--directory", str(directory)]) == 0
+        made = [directory, *directory.rglob("*")]
+        assert any(path.suffix == ".parquet" for path in made)
+        assert [path for path in made if path.stat().st_uid != owner.pw_uid] == []
+    assert os.geteuid() == 0
