@@ -44,7 +44,10 @@ _BTRFS = re.compile(
     r"BTRFS(?: (?:info|error|critical|warning))? \(device (?P<device>[^)]+)\).*"
     r"(?P<forced>forced readonly)?"
 )
-_READONLY = re.compile(r"(?P<device>\S+): .*[Rr]emount(?:ing|ed) (?:filesystem )?read-?only")
+_READONLY = re.compile(
+    r"(?:\S{1,40} \((?:device )?(?P<inner>[^)]+)\)|(?P<device>\S+)): "
+    r".*[Rr]emount(?:ing|ed) (?:filesystem )?(?:as )?read-?only"
+)
 _IO_ERROR = re.compile(
     r"(?:blk_update_request: |print_req_error: )?(?:critical )?"
     r"(?:I/O|medium|target|nexus) error, dev (?P<device>[^\s,]+)"
@@ -124,18 +127,26 @@ def filesystem(text: str) -> KernelEvent | None:
     ):
         found = pattern.match(text)
         if found:
-            return KernelEvent("filesystem", code, severity, text, found["device"])
+            return _of_disk(code, severity, text, found["device"])
     found = _BTRFS.match(text)
     if found:
         if "forced readonly" in text:
-            return KernelEvent("filesystem", "readonly", CRITICAL, text, found["device"])
+            return _of_disk("readonly", CRITICAL, text, found["device"])
         if text.startswith(("BTRFS error", "BTRFS critical")):
-            return KernelEvent("filesystem", "error", ERROR, text, found["device"])
+            return _of_disk("error", ERROR, text, found["device"])
         return None
     found = _READONLY.match(text)
     if found:
-        return KernelEvent("filesystem", "readonly", CRITICAL, text, found["device"])
+        return _of_disk("readonly", CRITICAL, text, found["inner"] or found["device"])
     return _remote(text)
+
+
+def _of_disk(code: str, severity: float, text: str, device: str) -> KernelEvent | None:
+    """None for an image that is mounted as a disk (loop0): containers bring their users' images,
+    and a broken one says nothing of the node."""
+    if device.removeprefix("/dev/").startswith("loop"):
+        return None
+    return KernelEvent("filesystem", code, severity, text, device)
 
 
 def _remote(text: str) -> KernelEvent | None:

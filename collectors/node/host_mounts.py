@@ -4,7 +4,8 @@ The kernel turns a filesystem read-only when its disk gives errors (``errors=rem
 f2fs): the *super block* is then read-only, in whatever way it is mounted. Mounts that are
 read-only on purpose (containers, a service's own sandbox) have a writable super block and don't
 count. A super block that was read-only from the start counts only if /etc/fstab wants it
-writable.
+writable, and one of an image that is mounted as a disk (a loop device, as containers of users are)
+only if /etc/fstab names it.
 
 Source: ``proc_pid_mountinfo(5)``; the last field holds the options of the super block.
 """
@@ -16,6 +17,7 @@ from pathlib import Path
 _LOCAL = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "jfs", "reiserfs", "bcachefs"})
 _LIMIT_BYTES = 4 * 1024 * 1024
 _DEVICES_LIMIT = 1_000
+_LOOP = "7:"  # the major number of loop devices
 
 
 class ReadOnly:
@@ -39,6 +41,8 @@ class ReadOnly:
                 continue
             device, place = fields[2], fields[4]
             options = tail[2].split(",")
+            if device.startswith(_LOOP) and place not in wanted:
+                continue
             if "rw" in options and "emergency_ro" not in options:
                 if len(self._written) < _DEVICES_LIMIT:
                     self._written.add(device)

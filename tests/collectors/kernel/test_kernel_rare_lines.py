@@ -8,6 +8,24 @@ from collectors.kernel.lines import parse
 from tests.collectors.contract import NODE, NOW_NS
 
 
+@pytest.mark.parametrize("device", ["loop3", "sda1"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "EXT4-fs error (device {}): ext4_lookup:1590: inode #12: comm a: bad extra_isize",
+        "EXT4-fs ({}): Remounting filesystem read-only",
+        "XFS ({}): Corruption of in-memory data detected.  Shutting down filesystem",
+        "BTRFS info (device {}): forced readonly",
+        "I/O error, dev {}, sector 8 op 0x0:(READ) flags 0x0 phys_seg 1 prio class 0",
+        "Buffer I/O error on dev {}, logical block 0, async page read",
+        "F2FS-fs ({}): Remounting filesystem read-only",
+    ],
+)
+def test_a_users_broken_image_is_no_fault_of_the_nodes_disks(line: str, device: str) -> None:
+    samples, _ = parse(f"[  114.000001] {line.format(device)}\n", NODE, NOW_NS)
+    assert [one.tag("kind") for one in samples] == ["filesystem"] * (device == "sda1")
+
+
 @pytest.mark.parametrize(
     ("line", "kind", "code"),
     [

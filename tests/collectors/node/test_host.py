@@ -209,6 +209,16 @@ def test_a_filesystem_that_turns_read_only_counts(context: Context) -> None:
     assert fields(source.collect(NOW_NS))["filesystem_readonly"] == 0.0
 
 
+def test_a_users_image_that_turns_read_only_is_no_fault_of_the_node(context: Context) -> None:
+    tree(context.root)
+    source = make(context)
+    for options, count in (("rw", 0.0), ("ro", 0.0)):
+        put(context.root, "proc/1/mountinfo", mount("7:3", "/mnt/image", "ext4", options))
+        assert fields(source.collect(NOW_NS))["filesystem_readonly"] == count
+    put(context.root, "etc/fstab", "/srv/image /mnt/image ext4 defaults 0 0\n")
+    assert fields(source.collect(NOW_NS))["filesystem_readonly"] == 1.0
+
+
 def test_what_is_read_only_on_purpose_does_not_count(context: Context) -> None:
     tree(context.root)
     mounts = (
