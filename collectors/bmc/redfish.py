@@ -42,6 +42,8 @@ METRICS = bmc.METRICS
 STATE_FILE = "redfish-logs.json"
 # A BMC that refuses the first so many resources in a row refuses them all.
 REFUSED_LIMIT = 5
+# Where a BMC refused something when it was looked through, it is looked through anew so soon.
+UNREAD_SECONDS = 3_600.0
 # A kept TLS connection holds some 0.3 MiB (asyncio's buffer and OpenSSL's). Thousands of BMCs
 # are too many to keep: theirs are closed soon after the visit; the session at the BMC stays.
 KEEP_SECONDS, KEEP_MANY_SECONDS = 300.0, 5.0
@@ -187,7 +189,10 @@ class _Visitor:
         try:
             client = await self._logged_in()
             client.answers = 0
-            plan = await self._planned(client, now_ns)
+            known, plan = self._plan, await self._planned(client, now_ns)
+            if plan is not known and plan.unread:
+                uri, why = next(iter(plan.unread.items()))
+                found.problem(f"{len(plan.unread)} resources are not shown, as {uri}: {why}", uri)
             walk.known = plan.known
             if self._options.events:
                 self._listen(client, plan.events)
@@ -257,7 +262,10 @@ class _Visitor:
 
     async def _planned(self, client: Client, now_ns: int) -> Plan:
         age_seconds = (now_ns - self._planned_ns) / 1e9
-        if self._plan is None or age_seconds > self._options.plan_seconds:
+        limit_seconds = self._options.plan_seconds
+        if self._plan is not None and self._plan.unread:
+            limit_seconds = min(limit_seconds, UNREAD_SECONDS)
+        if self._plan is None or age_seconds > limit_seconds:
             self._plan = await discover(client)
             self._planned_ns = now_ns
             self._keep_cursors(self._plan.logs)
@@ -288,12 +296,14 @@ class _Visitor:
             try:
                 body = await client.get(uri)
             except HttpError as error:
-                if not _is_its_own(error):
+                if not error.of_resource:
                     self._hung_up(uri, len(steps))
                     raise
                 gone.append(uri)
-                if place < REFUSED_LIMIT == len(gone) and error.kind == "refused":
-                    raise  # it refuses everything
+                if place < REFUSED_LIMIT == len(gone) and error.kind in ("refused", "forbidden"):
+                    # It refuses everything; a user who may read nothing is as good as none.
+                    kind = "login" if error.kind == "forbidden" else error.kind
+                    raise HttpError(str(error), kind, error.retry_seconds) from error
                 if error.kind != "missing":
                     found.problem(str(error), uri)
                 continue
@@ -327,7 +337,7 @@ class _Visitor:
             try:
                 walk.document(await client.get(uri))
             except HttpError as error:
-                if not _is_its_own(error):
+                if not error.of_resource:
                     raise
 
     async def _log(
@@ -347,7 +357,7 @@ class _Visitor:
                 self._heard.from_log if self._options.events or self._pushed else every,
             )
         except HttpError as error:
-            if error.kind not in ("missing", "refused") and "JSON" not in str(error):
+            if not error.of_resource:
                 raise
             found.problem(str(error), uri)
             return
@@ -371,11 +381,6 @@ class _Visitor:
         if self._client is not None:
             forget_walk(self._client)
             await self._client.logout()  # refused one resource, the session may still be open
-
-
-def _is_its_own(error: HttpError) -> bool:
-    """Whether only this resource cannot be read: the BMC itself answers."""
-    return error.kind in ("missing", "refused") or (error.kind == "cut" and "JSON" in str(error))
 
 
 def _learn(plan: Plan, body: Any) -> None:

@@ -50,14 +50,22 @@ def session(
 
 
 class HttpError(Exception):
-    """A request failed. ``kind`` is ``login``, ``silent``, ``cut``, ``busy``, ``missing`` or
-    ``refused``; ``retry_seconds`` is when the BMC wants to be asked again, 0 where it does not say.
+    """A request failed. ``kind`` is ``login``, ``forbidden`` (logged in, and not allowed this),
+    ``silent``, ``cut``, ``busy``, ``missing`` or ``refused``; ``retry_seconds`` is when the BMC
+    wants to be asked again, 0 where it does not say.
     """
 
     def __init__(self, said: str, kind: str, retry_seconds: float = 0.0) -> None:
         super().__init__(said)
         self.kind = kind
         self.retry_seconds = retry_seconds
+
+    @property
+    def of_resource(self) -> bool:
+        """Whether only this resource cannot be read: the BMC itself answers."""
+        if self.kind == "cut":
+            return "JSON" in str(self)
+        return self.kind in ("missing", "refused", "forbidden")
 
 
 @dataclass
@@ -83,6 +91,7 @@ class Client:
     last_hash: int = 0
     walked: dict[str, Any] = field(default_factory=dict)  # answers of a walk that is not done
     walked_values: int = 0
+    unread: dict[str, HttpError] = field(default_factory=dict)  # what the walk could not read
 
     async def login(self) -> None:
         """Opens a session; where the BMC has none left, goes on with user and password."""
@@ -299,7 +308,7 @@ def _status_error(status: int, headers: Any, body: Any) -> HttpError:
     if status == 401:
         return HttpError(words.WRONG_LOGIN, "login")
     if status == 403:
-        return HttpError(words.NO_PRIVILEGE, "login")
+        return HttpError(words.NO_PRIVILEGE, "forbidden")
     if status in (404, 410):
         return HttpError("the BMC has no such resource", "missing")
     if status in (429, 503):

@@ -49,6 +49,7 @@ class Plan:
     expand: bool = False
     events: str = ""  # address of the event stream
     subscriptions: str = ""  # address of the collection of subscriptions
+    unread: dict[str, str] = field(default_factory=dict)  # what the BMC did not show, and why not
 
 
 def link(body: Mapping[str, Any], key: str) -> str:
@@ -73,14 +74,19 @@ def links(body: Any) -> list[str]:
 
 
 async def _try(client: Client, uri: str) -> dict[str, Any]:
-    """A resource; empty where the BMC has none or refuses it. Silence and login still raise."""
+    """A resource; empty where the BMC has none or refuses it. Silence and login still raise.
+
+    What it refuses is kept in ``client.unread``.
+    """
     if not uri:
         return {}
     try:
         body = await _get(client, uri)
     except HttpError as error:
-        if error.kind not in ("missing", "refused"):
+        if not error.of_resource:
             raise
+        if error.kind != "missing":
+            client.unread[uri] = error
         body = client.walked[uri] = {}
     return body if isinstance(body, dict) else {}
 
@@ -100,6 +106,7 @@ async def _get(client: Client, uri: str) -> Any:
 def forget_walk(client: Client) -> None:
     """The walk is done or given up: what was kept of it is let go."""
     client.walked.clear()
+    client.unread.clear()
     client.walked_values = 0
 
 
@@ -130,7 +137,14 @@ async def discover(client: Client) -> Plan:
             await _logs(client, uri, plan)
             if key == "Systems":
                 await _system(client, uri, plan)
+    plan.unread.update((uri, str(error)) for uri, error in client.unread.items())
+    first = next(iter(client.unread.values()), None)
     forget_walk(client)
+    if not plan.states and not plan.sensors:
+        # It may be starting: then it shows more the next time.
+        kind = "login" if first is not None and first.kind == "forbidden" else "refused"
+        said = f": {first}" if first is not None else ""
+        raise HttpError(f"the BMC shows nothing that can be read{said}", kind)
     return plan
 
 

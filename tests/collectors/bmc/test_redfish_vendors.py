@@ -367,3 +367,56 @@ def test_a_bmc_that_refuses_everything_is_not_asked_for_everything(
     assert polls[0].fault == ""
     assert polls[1].fault == "the BMC answers with HTTP 500"
     assert sum(bmc.asked.values()) < 12
+
+
+@pytest.mark.parametrize("what", [403, 500, "<html>please wait"])
+def test_logs_that_the_user_may_not_read_hide_no_sensor(
+    what: object, service: Callable[[Tree], Service]
+) -> None:
+    """Some vendors show logs to operators only: a user who may only read is told so."""
+    system = f"{V1}/Systems/1"
+    tree = broken(sensor(f"{V1}/Chassis/1/Sensors/T7", 27.0))
+    tree[f"{V1}/Systems"] = listed(system)
+    tree[system] = {"LogServices": link(f"{system}/LogServices")}
+    tree[f"{system}/LogServices"] = what
+    polls = service(tree).visits(3)
+    assert [poll.fault for poll in polls] == ["", "", ""]
+    assert len(readings(polls[0])) == len(readings(polls[2])) == 20
+    assert "LogServices" in polls[0].problems[0].problem
+    # The same where only the entries are kept from it.
+    tree[f"{system}/LogServices"] = listed(f"{system}/LogServices/SEL")
+    tree[f"{system}/LogServices/SEL"] = {"Entries": link(f"{system}/LogServices/SEL/Entries")}
+    tree[f"{system}/LogServices/SEL/Entries"] = what
+    for poll in service(tree).visits(2):
+        assert (poll.fault, len(readings(poll)), len(poll.problems)) == ("", 20, 1)
+
+
+@pytest.mark.parametrize(
+    ("what", "words", "kind"),
+    [(403, "too few rights", "login"), (500, "HTTP 500", "refused"), (None, "nothing", "refused")],
+)
+def test_a_bmc_that_shows_nothing_is_not_well_and_is_looked_through_again(
+    what: object, words: str, kind: str, service: Callable[[Tree], Service]
+) -> None:
+    """As one does that is starting."""
+    tree = broken(sensor(f"{V1}/Chassis/1/Sensors/T7", 27.0))
+    whole = dict(tree)
+    tree[f"{V1}/Chassis"] = what
+    if what is None:
+        tree[f"{V1}/Chassis"] = listed()
+
+    def between(number: int) -> None:
+        if number == 2:
+            tree.update(whole)
+
+    polls = service(tree).visits(3, between)
+    assert words in polls[0].fault
+    assert polls[0].kind == polls[1].kind == kind
+    assert (polls[2].fault, len(readings(polls[2]))) == ("", 20)
+
+
+def test_a_user_who_may_read_no_sensor_is_told_so(service: Callable[[Tree], Service]) -> None:
+    tree = broken(None)
+    tree.update({uri: 403 for uri in tree if "/Sensors/" in uri})
+    (poll,) = service(tree).visits(1)
+    assert (poll.fault, poll.kind) == ("the user has too few rights on the BMC", "login")
