@@ -6,6 +6,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 TIME = pa.timestamp("ns", tz="UTC")
+# A time of day and its offset from UTC.
+_ZONED = r":\d\d(\.\d+)?[+-]\d\d(:?\d\d)?$"
 
 
 def utc(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -18,9 +20,11 @@ def utc(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         if pc.all(pc.utf8_is_digit(column)).as_py():
             return column.cast(pa.int64()).cast(TIME)
-        naive = pc.replace_substring_regex(column, r"(Z|\+00:00)$", "")
-        naive = pc.replace_substring(naive, "T", " ")
-        column = naive.cast(pa.timestamp("ns"))
+        text = pc.replace_substring(pc.replace_substring_regex(column, "Z$", "+00:00"), "T", " ")
+        plain = pc.replace_substring_regex(text, r"\+00:00$", "")
+        if pc.any(pc.match_substring_regex(plain, _ZONED)).as_py():
+            return text.cast(TIME)  # then each must say its zone
+        column = plain.cast(pa.timestamp("ns"))
     if pa.types.is_timestamp(column.type) and column.type.tz is None:
         column = pc.assume_timezone(column, "UTC")
     if pa.types.is_integer(column.type):

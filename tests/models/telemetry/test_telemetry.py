@@ -18,6 +18,7 @@ from collectors.sample import Sample
 from models.simulate import Fleet, Truth
 from models.simulate.write import START_NS, write_simulation
 from models.telemetry import Telemetry, read_truth, write_truth
+from models.telemetry.times import utc
 from models.telemetry.truth import from_iso, iso
 
 SECOND = 1_000_000_000
@@ -130,3 +131,25 @@ def test_iso_times_are_utc() -> None:
     assert from_iso("2025-01-06 00:00:00") == START_NS
     assert from_iso("2025-01-06T01:00:00+01:00") == START_NS
     assert iso(START_NS) == "2025-01-06T00:00:00.000Z"
+
+
+@pytest.mark.parametrize(
+    ("texts", "hours"),
+    [
+        (["2025-01-06T00:00:00Z", "2025-01-06 00:00:00", "2025-01-06"], [0, 0, 0]),
+        (
+            ["2025-01-06 01:00:00+01:00", "2025-01-05T18:00:00-06:00", "2025-01-06T00:00:00Z"],
+            [0] * 3,
+        ),
+        (["2025-01-06 05:30:00.5+0530", "2025-01-06 01:00:00+00:00"], [0.5 / 3600, 1]),
+    ],
+)
+def test_times_of_a_table_are_read_with_their_offset(texts: list[str], hours: list[float]) -> None:
+    read = utc(pa.chunked_array([texts])).cast(pa.int64()).to_pylist()
+    assert [(time_ns - START_NS) / 3600e9 for time_ns in read] == hours
+
+
+def test_a_time_without_a_zone_beside_one_with_an_offset_is_refused() -> None:
+    """Which zone would it be of? A guess would move readings by hours."""
+    with pytest.raises(pa.ArrowException, match="expected a zone offset"):
+        utc(pa.chunked_array([["2025-01-06 01:00:00+01:00", "2025-01-06 01:00:00"]]))
