@@ -44,6 +44,8 @@ STATE_FILE = "redfish-logs.json"
 REFUSED_LIMIT = 5
 # Where a BMC refused something when it was looked through, it is looked through anew so soon.
 UNREAD_SECONDS = 3_600.0
+# Reports of which nothing is newer than this are no readings of now.
+REPORT_SECONDS = 600.0
 # A kept TLS connection holds some 0.3 MiB (asyncio's buffer and OpenSSL's). Thousands of BMCs
 # are too many to keep: theirs are closed soon after the visit; the session at the BMC stays.
 KEEP_SECONDS, KEEP_MANY_SECONDS = 300.0, 5.0
@@ -281,9 +283,8 @@ class _Visitor:
         self, client: Client, plan: Plan, walk: Walk, poll: Poll, found: Readings, now_ns: int
     ) -> None:
         # The logs first: they are short, and they say what the sensors no longer show.
-        if self._options.logs:
-            for uri in plan.logs:
-                await self._log(client, uri, poll, found, now_ns)
+        for uri in plan.logs if self._options.logs else ():
+            await self._log(client, uri, poll, found, now_ns)
         in_full = self._round % self._options.detail_rounds == 0
         detail = in_full or not plan.reports
         steps = plan.states + (plan.sensors if detail else plan.reports)
@@ -322,8 +323,19 @@ class _Visitor:
             )
         if gone and len(gone) == len(steps):
             raise HttpError("none of the BMC's resources could be read", "refused")
+        if not detail:
+            self._judge_reports(plan, walk)
         if found.stands:
             await self._is_on(client, plan, walk)
+
+    def _judge_reports(self, plan: Plan, walk: Walk) -> None:
+        """Gives reports up that are of another time, until the BMC is looked through again."""
+        if (walk.timed or walk.odd_times) and not walk.fresh(REPORT_SECONDS):
+            plan.reports = []
+            walk.found.problem(
+                "its metric reports are old, or its clock is wrong: its sensors are read instead",
+                self.target.node,
+            )
 
     def _hung_up(self, uri: str, count: int) -> None:
         """The visit ends at ``uri``. The next begins with it; the one after that passes it over."""

@@ -90,6 +90,7 @@ class Walk:
         self.known = known or {}
         self.events: list[Sample] = []
         self.timed: list[Sample] = []
+        self.odd_times = 0  # values of reports that are of no time that can be
         self._left = RESOURCES_LIMIT
 
     def document(self, document: Any) -> None:
@@ -103,6 +104,11 @@ class Walk:
         after = (len(self.found), len(self.found.problems))
         if before == after and not self.events and not self.timed:
             self.found.problem("no readings in this resource", _address(document))
+
+    def fresh(self, seconds: float) -> bool:
+        """Whether a value of the reports is no older than ``seconds``."""
+        oldest_ns = self.now_ns - int(seconds * 1e9)
+        return any(one.time_ns >= oldest_ns for one in self.timed)
 
     def resource(self, body: Any, depth: int) -> None:
         """One resource; ``depth`` bounds members within members."""
@@ -135,13 +141,18 @@ class Walk:
     def _report(self, body: dict[str, Any]) -> None:
         """A MetricReport: each value has a time of its own."""
         groups: dict[int, Readings] = {}
+        odd: set[str] = set()
         times: dict[str, int | None] = {}  # most values of a report have one time
         for reading, stamp in metric_values(body, self.node, self.known, self.found):
             if stamp not in times:
                 times[stamp] = report_time(stamp, body, self.now_ns)
             time_ns = times[stamp]
             if time_ns is None:
-                self.found.problem("a metric value of days ago or of the future", reading.sensor)
+                self.odd_times += 1
+                if stamp not in odd:
+                    odd.add(stamp)
+                    words = "a metric value of days ago or of the future"
+                    self.found.problem(words, reading.sensor)
                 continue
             group = groups.get(time_ns)
             if group is None:

@@ -420,3 +420,51 @@ def test_a_user_who_may_read_no_sensor_is_told_so(service: Callable[[Tree], Serv
     tree.update({uri: 403 for uri in tree if "/Sensors/" in uri})
     (poll,) = service(tree).visits(1)
     assert (poll.fault, poll.kind) == ("the user has too few rights on the BMC", "login")
+
+
+# ---- reports -------------------------------------------------------------------------------------
+
+
+def with_report(stamp: str) -> Tree:
+    tree = broken(sensor(f"{V1}/Chassis/1/Sensors/T7", 27.0))
+    service, report = f"{V1}/TelemetryService", f"{V1}/TelemetryService/MetricReports/All"
+    tree[V1] = root(TelemetryService=service)
+    tree[service] = {"MetricReports": link(f"{service}/MetricReports")}
+    tree[f"{service}/MetricReports"] = listed(report)
+    tree[report] = {
+        "@odata.type": "#MetricReport.v1_4_2.MetricReport",
+        "MetricValues": [
+            {
+                "MetricProperty": f"{V1}/Chassis/1/Sensors/T{n}",
+                "MetricValue": "20",
+                "Timestamp": stamp,
+            }
+            for n in range(20)
+        ],
+    }
+    return tree
+
+
+@pytest.mark.parametrize(
+    ("stamp", "is_read"),
+    [
+        ("2026-12-01T04:39:30Z", True),
+        ("2026-12-01T04:19:30Z", False),  # frozen, or a slow clock
+        ("2026-11-01T00:00:00Z", False),
+        ("2026-12-01T05:20:00Z", False),  # a fast clock
+    ],
+)
+def test_reports_of_another_time_are_not_relied_upon(
+    stamp: str, is_read: bool, service: Callable[[Tree], Service]
+) -> None:
+    bmc = service(with_report(stamp))
+    polls = bmc.visits(4)
+    told = [
+        one.problem for poll in polls for one in poll.problems if "metric reports" in one.problem
+    ]
+    assert len(told) == (0 if is_read else 1)
+    assert all(poll.fault == "" for poll in polls)
+    now = [one.time_ns == NOW_NS for one in polls[3].samples if one.measurement == "bmc"]
+    assert len(now) == 20
+    assert all(now) is not is_read
+    assert sum(len(poll.problems) for poll in polls) <= 2
