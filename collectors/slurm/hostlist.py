@@ -2,7 +2,7 @@
 
 Slurm writes a set of node names as prefixes with bracketed ranges (slurm.conf(5), "NodeName").
 ``expand`` reads every shape that Slurm prints, several brackets in one name included;
-``compress`` writes the plain shape, one bracket at the last number of a name.
+``compress`` writes the plain shape, one bracket at the end of a name.
 """
 
 from __future__ import annotations
@@ -91,40 +91,43 @@ def _numbers(inside: str) -> Iterator[str]:
             yield str(number).zfill(len(low))
 
 
-_LAST_NUMBER = re.compile(r"(.*?)(\d{1,9})(\D*)\Z", re.DOTALL)
+_LAST_NUMBER = re.compile(r"(.*?)(\d{1,9})\Z", re.DOTALL)
 
 
 def compress(names: Iterable[str]) -> str:
     """One host list for ``names``, sorted, without doubles.
 
-    >>> compress(["n2", "n1", "n3", "login", "n07"])
-    'login,n07,n[1-3]'
+    A number in the midst of a name gets no brackets: Slurm 22.05 reads none there ("unable to parse
+    node list"), and no request with such a list would reach it.
+
+    >>> compress(["n2", "n1", "n3", "login", "n07", "a1-ib", "a2-ib"])
+    'a1-ib,a2-ib,login,n07,n[1-3]'
     """
     plain: list[str] = []
-    numbered: list[tuple[str, str, str]] = []
-    padded: set[tuple[str, str, int]] = set()
+    numbered: list[tuple[str, str]] = []
+    padded: set[tuple[str, int]] = set()
     for name in sorted(set(names)):
         match = _LAST_NUMBER.match(name)
         if match is None:
             plain.append(name)
             continue
-        head, digits, tail = match.groups()
-        numbered.append((head, digits, tail))
+        head, digits = match.groups()
+        numbered.append((head, digits))
         if len(digits) > 1 and digits.startswith("0"):
-            padded.add((head, tail, len(digits)))
-    groups: dict[tuple[str, str, int], list[int]] = {}
-    for head, digits, tail in numbered:
+            padded.add((head, len(digits)))
+    groups: dict[tuple[str, int], list[int]] = {}
+    for head, digits in numbered:
         # "9" and "10" share a range without padding; "09" and "10" one of width 2.
-        width = len(digits) if (head, tail, len(digits)) in padded else 0
-        groups.setdefault((head, tail, width), []).append(int(digits))
+        width = len(digits) if (head, len(digits)) in padded else 0
+        groups.setdefault((head, width), []).append(int(digits))
     words = plain
-    for (head, tail, width), numbers in groups.items():
+    for (head, width), numbers in groups.items():
         runs = list(_runs(sorted(numbers)))
         if len(runs) == 1 and runs[0][0] == runs[0][1]:
-            words.append(f"{head}{str(runs[0][0]).zfill(width)}{tail}")
+            words.append(f"{head}{str(runs[0][0]).zfill(width)}")
             continue
         inside = ",".join(_run(low, high, width) for low, high in runs)
-        words.append(f"{head}[{inside}]{tail}")
+        words.append(f"{head}[{inside}]")
     return ",".join(words)
 
 

@@ -17,6 +17,8 @@ from tests.testbed.slurm.cluster import Cluster, wait_for
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
 
 LONG = "gpu-rack07-chassis03-node-017"
+# Words behind the number: Slurm 22.05 takes no brackets in the midst of a name.
+MIDST = ("g01-ib", "g02-ib", "g10-ib", "g2.b")
 EXTRA = f"""
 MaxNodeCount=20
 TreeWidth=65533
@@ -36,10 +38,18 @@ def odd() -> Iterator[Cluster]:
     """A cluster of two usual nodes and of all kinds of others."""
     from tests.ports import free_port
 
-    cluster = Cluster(2, EXTRA.replace("@PORT@", str(free_port())))
+    midst = "".join(
+        f"NodeName={name} NodeAddr=127.0.0.1 Port={free_port()} SocketsPerBoard=2 "
+        "CoresPerSocket=32 RealMemory=1000000\n"
+        for name in MIDST
+    )
+    before, rest = EXTRA.replace("@PORT@", str(free_port())).split("PartitionName", 1)
+    cluster = Cluster(2, f"{before}{midst}PartitionName{rest}")
     try:
-        cluster.node("start-node", LONG)
-        wait_for(lambda: cluster.words(LONG) == {"IDLE"}, f"{LONG} is idle")
+        own = (LONG, *MIDST)
+        for name in own:
+            cluster.node("start-node", name)
+        wait_for(lambda: all(cluster.words(name) == {"IDLE"} for name in own), f"{own} are idle")
         yield cluster
     finally:
         cluster.close()
@@ -74,6 +84,18 @@ def test_a_name_of_over_twenty_characters_is_drained_found_and_returned(
     assert guards(house) == {LONG: Guard.OURS}
     house.drains.resume(LONG, "ann", time.time_ns())
     wait_for(lambda: odd.words(LONG) == {"IDLE"}, "it is back")
+
+
+def test_numbers_in_the_midst_of_names_are_drained_together_and_returned(
+    odd: Cluster, house: House
+) -> None:
+    adapter = house.adapter
+    assert set(adapter.nodes(MIDST)) == set(MIDST)
+    outcome = adapter.drain(dict.fromkeys(MIDST, "tocsin:x79 gpu3 9f2c"), lambda node: node.reason)
+    assert set(outcome.done) == set(MIDST)
+    assert all(odd.reason(name) == "tocsin:x79 gpu3 9f2c" for name in MIDST)
+    assert set(adapter.undrain(MIDST, lambda node: "").done) == set(MIDST)
+    wait_for(lambda: all(odd.words(name) == {"IDLE"} for name in MIDST), "they are back")
 
 
 def test_nodes_that_are_powered_off_in_the_cloud_are_read_and_never_drained(
