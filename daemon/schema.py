@@ -8,12 +8,12 @@ from collectors.bmc import ipmi
 from collectors.gpu import nvml
 from collectors.ib import fabric, infiniband
 from collectors.kernel import log as kernel_log
-from collectors.node import host, nvme, pcie
+from collectors.node import checks, host, nvme, pcie
 from collectors.sample import Metric
 from collectors.slurm import source as slurm
 from daemon import metrics
 
-SOURCES = (nvml, host, kernel_log, pcie, nvme, infiniband, fabric, ipmi, slurm, metrics)
+SOURCES = (nvml, host, kernel_log, pcie, nvme, checks, infiniband, fabric, ipmi, slurm, metrics)
 
 
 @cache

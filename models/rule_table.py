@@ -415,6 +415,14 @@ RULES: Mapping[str, Rule] = MappingProxyType(
                 _LATCHED + ", or an audit finds it as it should be",
             ),
             Rule(
+                "check",
+                "node",
+                "A check of the site's own, or a systemd unit that must be active, failed.",
+                "one result",
+                Remedy.ALERT,
+                _LATCHED + ", or the check is well again",
+            ),
+            Rule(
                 "kernel",
                 "node",
                 "The kernel had a panic or an oops, or a processor was locked up.",

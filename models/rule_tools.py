@@ -56,6 +56,26 @@ def _topology(code: str, severity: float, text: str) -> Finding | None:
     )
 
 
+def _check(code: str, severity: float, text: str) -> Finding | None:
+    """A check of the site's own: its words are the site's, and so is the advice."""
+    if severity < 1:
+        return None
+    grave = severity >= _ERROR
+    return Finding(
+        "check", _check_code(code), Remedy.ALERT, 2 if grave else 1, text[:80],
+        "see what the site's check looks at",
+    )  # fmt: skip
+
+
+def _check_code(code: str) -> str:
+    """What the reason shows.
+
+    >>> _check_code("scratch-mount")
+    'chk-scratch-mount'
+    """
+    return f"chk-{code}"[:20]
+
+
 _REPAIR_ADVICE = {
     "unrepairable_memory": "replace the GPU",
     "inforom_corrupted": "restart the node; replace the GPU if it stays",
@@ -117,6 +137,7 @@ EVENTS: Mapping[tuple[str, str], Maker] = {
     ("dcgm_health", "*"): _health,
     ("dcgm_diag", "*"): _diag,
     ("topology", "*"): _topology,
+    ("check", "*"): _check,
     ("mce", "memory_failure"): _alert(
         "machine_check", "memfail", 2, "a page of memory failed", "look for the DIMM"
     ),
@@ -145,5 +166,5 @@ def over_key(sample: Sample, where: str) -> tuple[str, str, str] | None:
         return "repair", _repair_code(code), where
     if kind == "fabric":
         return "fabric", "fabric", where
-    prefix = {"dcgm_health": "dcgm", "topology": "topo"}.get(kind)
+    prefix = {"dcgm_health": "dcgm", "topology": "topo", "check": "chk"}.get(kind)
     return None if prefix is None else (kind, f"{prefix}-{code}"[:20], where)

@@ -18,6 +18,7 @@ from collectors.gpu.nvml import Options as NvmlOptions
 from collectors.ib.infiniband import Options as InfinibandOptions
 from collectors.kernel.log import Options as KernelLogOptions
 from collectors.kernel.rasdaemon import Options as RasdaemonOptions
+from collectors.node.checks import Options as ChecksOptions
 from collectors.node.host import Options as HostOptions
 from collectors.node.nvme import Options as NvmeOptions
 from collectors.node.pcie import Options as PcieOptions
@@ -32,7 +33,7 @@ class AgentSources(Section):
     ``infiniband`` and ``nvme`` are left out where the machine has no such device and the file
     does not name them. ``nvidia_smi`` and ``dcgm`` are for nodes where NVML cannot be used,
     ``ipmi_inband`` for nodes whose BMC the head cannot reach, ``rasdaemon`` for those where it
-    runs: naming one switches it on.
+    runs, ``checks`` for programs of the site's own: naming one switches it on.
     """
 
     kernel_log: KernelLogOptions = KernelLogOptions()
@@ -45,6 +46,7 @@ class AgentSources(Section):
     dcgm: DcgmOptions = DcgmOptions(enabled=False)
     ipmi_inband: IpmiInbandOptions = IpmiInbandOptions(enabled=False)
     rasdaemon: RasdaemonOptions = RasdaemonOptions(enabled=False)
+    checks: ChecksOptions = ChecksOptions(enabled=False)
 
 
 # Sources of a device that not every machine has: where it would be.
