@@ -23,6 +23,7 @@ from collectors.kernel.cursor import CursorFile
 from collectors.node.chassis import identity
 from collectors.node.host_clock import filtered, kernel_offset_seconds
 from collectors.node.host_mounts import ReadOnly
+from collectors.node.host_processes import counted
 from collectors.sample import (
     Batch,
     Context,
@@ -44,6 +45,8 @@ HOST_METRICS: tuple[Metric, ...] = (
     Metric("host", "boot_time_seconds", "gauge", "When this boot began (epoch).", 1e9, 1e10),
     Metric("host", "load_1m", "gauge", "Load average of the last minute.", 0, 1e7),
     Metric("host", "blocked_processes", "gauge", "Processes that wait for I/O.", 0, 1e7),
+    Metric("host", "zombie_processes", "gauge", "Processes that ended uncollected.", 0, 1e7),
+    Metric("host", "stray_processes", "gauge", "Processes of users outside of jobs.", 0, 1e7),
     Metric("host", "oom_kills_total", "counter", "Processes killed for memory.", 0, _COUNT_HIGH),
     Metric("host", "filesystem_readonly", "gauge", "Local filesystems turned read-only.", 0, 1e5),
     Metric("host", "pressure_cpu_ratio", "gauge", "Time with tasks short of CPU (10 s).", 0, 1),
@@ -58,6 +61,8 @@ _FILE_LIMIT_BYTES = 4 * 1024 * 1024
 _PIECE_BYTES = 64 * 1024
 # /proc/interrupts is large on large machines, and machine checks are rare.
 _INTERRUPTS_SECONDS = 60.0
+# To look at every process costs a few milliseconds for each hundred.
+_PROCESSES_SECONDS = 300.0
 # Versions are told when they change, and once a day for those who came later.
 _VERSIONS_SECONDS = 86_400.0
 # A restart is told in this many cycles: the same point each time, so that one that is lost
@@ -74,6 +79,8 @@ class Options(base.Options):
     # call ends the process, so ``auto`` asks only where no filter is at work; with ``on``, the
     # filter must allow it (SystemCallFilter=adjtimex).
     clock_offset: Literal["auto", "on", "off"] = "auto"
+    # Processes of users from this uid on that run outside of Slurm's jobs are counted as stray.
+    user_uid_least: int = Field(default=1_000, ge=1, le=2**32 - 1)
 
 
 class Host:
@@ -100,6 +107,8 @@ class Host:
         self._versions: dict[tuple[str, str], str] = {}
         self._versions_told_ns: int | None = None
         self._interrupts_ns: int | None = None
+        self._processes_ns: int | None = None
+        self._uid_least = options.user_uid_least
         self._problems: list[Problem] = []
 
     def collect(self, now_ns: int) -> Batch:
@@ -144,6 +153,7 @@ class Host:
             yield from self._pressure(name)
         yield from self._edac()
         yield from self._machine_checks(now_ns)
+        yield from self._processes(now_ns)
         turned = self._readonly.count()
         if turned is not None:
             yield "filesystem_readonly", float(turned)
@@ -192,6 +202,18 @@ class Host:
             if line.lstrip().startswith("MCE:"):
                 counts = [word for word in line.split()[1:] if word.isdecimal()]
                 yield "mce_total", float(sum(map(int, counts)))
+
+    def _processes(self, now_ns: int) -> Iterator[tuple[str, float]]:
+        last_ns = self._processes_ns
+        if last_ns is not None and 0 <= now_ns - last_ns < _PROCESSES_SECONDS * SECOND_NS:
+            return
+        self._processes_ns = now_ns
+        found = counted(self._root, self._uid_least)
+        if found is not None:
+            zombies, stray = found
+            yield "zombie_processes", float(zombies)
+            if stray is not None:
+                yield "stray_processes", float(stray)
 
     def _number(self, field: str, text: str) -> Iterator[tuple[str, float]]:
         """The number in ``text``, none if there is none; other words are a problem."""

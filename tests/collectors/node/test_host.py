@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -308,3 +309,49 @@ def test_the_machine_itself_is_told_at_the_start_and_once_a_day(context: Context
     assert (told.tag("code"), told.text("text")) == ("chassis", "serial=SGH123")
     assert events(source.collect(NOW_NS + 10 * SECOND), "inventory") == []
     assert len(events(source.collect(NOW_NS + 86_400 * SECOND), "inventory")) == 1
+
+
+# ---- processes ----------------------------------------------------------------------------------
+
+
+def process(root: Path, pid: int, uid: int, state: str, cgroup: str, name: str = "a) Z b") -> None:
+    put(root, f"proc/{pid}/stat", f"{pid} ({name}) {state} 1 1 1 0 -1 0 0\n")
+    put(root, f"proc/{pid}/cgroup", cgroup)
+    os.chown(root / f"proc/{pid}", uid, uid)
+
+
+JOB = "0::/system.slice/slurmstepd.scope/job_17/step_0/user/task_0\n"
+JOB_1 = "4:memory:/slurm/uid_1234/job_17/step_batch\n1:name=systemd:/system.slice/slurmd.service\n"
+OUTSIDE = "0::/user.slice/user-1234.slice/session-7.scope\n"
+
+
+@pytest.mark.parametrize("cgroups", ["system.slice/slurmstepd.scope", "memory/slurm_n7"])
+def test_zombies_and_processes_outside_of_jobs_are_counted(context: Context, cgroups: str) -> None:
+    if os.getuid():
+        pytest.skip("only root can give processes to users")
+    tree(context.root)
+    (context.root / "sys/fs/cgroup" / cgroups).mkdir(parents=True)
+    for pid, uid, state, cgroup in (
+        (10, 0, "S", "0::/system.slice/sshd.service\n"),
+        (11, 1234, "R", JOB),
+        (12, 1234, "R", JOB_1),
+        (13, 1234, "S", OUTSIDE),
+        (14, 65_534, "S", OUTSIDE),
+        (15, 1234, "Z", OUTSIDE),
+        (16, 0, "Z", ""),
+        (17, 999, "S", OUTSIDE),
+    ):
+        process(context.root, pid, uid, state, cgroup)
+    source = make(context)
+    found = fields(source.collect(NOW_NS))
+    assert (found["zombie_processes"], found["stray_processes"]) == (2.0, 1.0)
+    assert "zombie_processes" not in fields(source.collect(NOW_NS + 10 * SECOND))
+    assert "zombie_processes" in fields(source.collect(NOW_NS + 301 * SECOND))
+
+
+def test_without_cgroups_of_jobs_nobody_knows_who_is_stray(context: Context) -> None:
+    tree(context.root)
+    process(context.root, 13, os.getuid() or 1234, "S", OUTSIDE)
+    found = fields(make(context).collect(NOW_NS))
+    assert found["zombie_processes"] == 0.0
+    assert "stray_processes" not in found
