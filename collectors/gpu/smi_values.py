@@ -128,6 +128,8 @@ def flag(text: str) -> Said:
 def recovery_action(text: str) -> Said:
     """The number of a recovery action, from its words or its number."""
     low = " ".join(text.replace("_", " ").lower().split())
+    for word in (" required", " recommended"):  # as the kernel says it
+        low = low.removesuffix(word)
     if low in RECOVERY_ACTIONS:
         return Said(number=float(RECOVERY_ACTIONS[low]))
     if low.isascii() and low.isdigit() and len(low) < 3:

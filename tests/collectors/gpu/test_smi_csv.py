@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from collectors.gpu import smi_csv
 from tests.collectors.contract import NODE, NOW_NS
 
@@ -29,3 +31,24 @@ def test_a_header_is_known_among_many_columns_that_are_not() -> None:
     assert [dict(one.fields) for one in samples if one.measurement == "gpu"] == [
         {"temperature_celsius": 44.0, "lost": 0.0}
     ]
+
+
+@pytest.mark.parametrize(
+    ("words", "action"),
+    [
+        ("Reset", 1),
+        ("GPU Reset Required", 1),
+        ("Node Reboot Required", 2),
+        ("Drain P2P", 3),
+        ("DRAIN_AND_RESET", 4),
+        ("Drain and Reset Recommended", 4),
+        ("System Reboot Required", 7),
+        ("None", 0),
+    ],
+)
+def test_an_action_is_known_in_the_words_of_nvidia_smi_and_of_the_kernel(
+    words: str, action: int
+) -> None:
+    samples, problems = smi_csv.parse(f"index, gpu_recovery_action\n0, {words}\n", NODE, NOW_NS)
+    assert problems == []
+    assert samples[0].number("recovery_action") == action
