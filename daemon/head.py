@@ -167,12 +167,9 @@ class Head:
         self.intake = Intake(self.group, self.watch, clock, self.wake)
         self.fleet_points: Sequence[Sample] = ()
         self.sink = InfluxSink(self.store, config.influxdb) if config.influxdb.url else None
-        self.loops = [
-            SourceLoop(source, HEAD_NODE, DirectOutlet(self.intake.keep, self.wake), clock.now_ns)
-            for source in make_all(
-                config.head.sources, HEAD_NODE, self.state_dir, now_ns=clock.now_ns
-            )
-        ]
+        self.outlet = DirectOutlet(self.intake.keep, self.wake, clock.now_ns)
+        sources = make_all(config.head.sources, HEAD_NODE, self.state_dir, now_ns=clock.now_ns)
+        self.loops = [SourceLoop(one, HEAD_NODE, self.outlet, clock.now_ns) for one in sources]
         self.gateway: Gateway | None = None
         self._refused = Refused(clock.monotonic)
         self.judgement = Judgement(clock.now_ns())
@@ -358,7 +355,8 @@ class Head:
             )
             self.active += of_head(self._faults.items(), now_ns)
             self.active += self.learning.alerts(now_ns)
-            self.active += of_senders(self.gateway.loud() if self.gateway else "", now_ns)
+            loud = (self.gateway.loud() if self.gateway else "", self.outlet.budget.loud())
+            self.active += of_senders("; ".join(filter(None, loud)), now_ns)
             self.active += await self.idle_jobs.alerts(self.intake, self.desk, now_ns)
             self.active = with_owners(self.active, self.desk.jobs.values())
             tell = self.alerts.update
@@ -374,7 +372,7 @@ class Head:
             nodes=self.nodes, slurm_age_seconds=self.desk.age_seconds, facts=judgement.facts,
             silences=judgement.silences, risks=judgement.risks, coverage=judgement.coverage,
             groups=self.groups(), group_events=judgement.group_events, jobs=self.desk.jobs,
-            ran=self.past_jobs.on, refused=self._refused.lately(cut),
+            ran=self.past_jobs.on, refused=self._refused.lately({**cut, **self.outlet.budget.cut}),
         )  # fmt: skip
 
     def groups(self) -> Groups:

@@ -91,6 +91,8 @@ class Scrape:
             "facts": len(head.judgement.facts),
             "silences": len(head.judgement.silences),
             "held": len(head.view.held),
+            "own_series": head.outlet.budget.series,
+            "own_refused_samples": head.outlet.budget.refused,
             "values_per_second": head.intake.flow.values_per_second,
         }
         yield counts_sample("head", counts, now_ns)

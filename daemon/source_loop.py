@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from collectors.sample import Batch, Cycle, Sample, Source, source_reading
+from daemon.budget import SeriesBudget
 from daemon.schedule import OwnThread
 
 log = logging.getLogger("tocsin.sources")
@@ -60,24 +61,29 @@ class Waiting(Protocol):
 class DirectOutlet:
     """The head's outlet: straight to its store and watch, without a spool between.
 
-    ``keep`` answers whether the samples are durable; ``wake`` has everything judged at once.
+    ``keep`` answers whether the samples are durable; ``wake`` has everything judged at once. What
+    its sources read beyond the budget of series is left out, counted and told.
     """
 
     def __init__(
-        self, keep: Callable[[Sequence[Sample]], Awaitable[bool]], wake: Callable[[], None]
+        self,
+        keep: Callable[[Sequence[Sample]], Awaitable[bool]],
+        wake: Callable[[], None],
+        now_ns: Callable[[], int],
     ) -> None:
         self._keep = keep
         self._wake = wake
+        self.budget = SeriesBudget(now_ns)
 
     async def add(self, samples: Sequence[Sample]) -> None:
         """Keeps samples."""
-        await self._keep(samples)
+        await self._keep(self.budget.within(samples))
 
     async def now(
         self, samples: Sequence[Sample], urgent: bool, saved: Callable[[], None] | None
     ) -> None:
         """Keeps samples; ``saved`` once they are durable; an urgent one is judged at once."""
-        if await self._keep(samples) and saved is not None:
+        if await self._keep(self.budget.within(samples)) and saved is not None:
             await asyncio.to_thread(saved)
         if urgent:
             self._wake()
