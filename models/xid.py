@@ -134,6 +134,11 @@ _WORDS: Mapping[int, str] = MappingProxyType(
         143: "GPU did not initialise",
         156: "resource retired, reset needed",
         158: "GPU fatal timeout",
+        # Named in the driver's nverror.h (595) and not in the catalogue yet.
+        173: "fatal failure of the link to the CPU (C2C)",
+        174: "a channel was reset and its process killed",
+        175: "error of the memory subsystem",
+        176: "correctable PCIe errors became a fault",
     }
 )
 _RECOVERY_WORDS: Mapping[str, str] = MappingProxyType(
@@ -209,7 +214,8 @@ def judge(code: int, line: str = "") -> Verdict:
     severity = int(xid_severity(code, message))
     row = catalogue().get(code)
     if row is None:
-        text = f"Xid {code}, not in the catalogue"
+        named = f": {_WORDS[code]}" if code in _WORDS else ""
+        text = f"Xid {code}, not in the catalogue{named}"
         return Verdict(code, Remedy.ALERT, severity, "", "", text, "look it up; tell us")
     if code == 154:
         return _recovery(row, severity, message)
