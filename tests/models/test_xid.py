@@ -166,8 +166,8 @@ def test_no_line_gives_a_traceback(code: int, text: str) -> None:
 
 def test_codes_that_only_the_driver_names_are_told_by_that_name_and_never_acted_on() -> None:
     for code, words in ((173, "link to the CPU"), (175, "memory subsystem"), (176, "PCIe")):
-        told = judge(code, f"NVRM: Xid (PCI:0009:01:00): {code}, something")
+        told = xid.judge(code, f"NVRM: Xid (PCI:0009:01:00): {code}, something")
         assert told.remedy is Remedy.ALERT
         assert words in told.text
-    assert judge(173, "NVRM: Xid (PCI:0009:01:00): 173, x").severity == 2
-    assert judge(999).text == "Xid 999, not in the catalogue"
+    assert xid.judge(173, "NVRM: Xid (PCI:0009:01:00): 173, x").severity == 2
+    assert xid.judge(999).text == "Xid 999, not in the catalogue"
