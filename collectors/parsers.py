@@ -32,6 +32,7 @@ PRINTED_BY: dict[str, str] = {
     "dcgmi-diag": "dcgmi diag -r 1 -j (needs an idle node)",
     "dcgmi-dmon": "dcgmi dmon -e 140,150,155,203,230 -c 1",
     "dcgmi-health": "dcgmi health -c -j",
+    "ibdiagnet": "ibdiagnet: its file /var/tmp/ibdiagnet2/ibdiagnet2.db_csv",
     "iblinkinfo": "iblinkinfo -l",
     "ibnetdiscover": "ibnetdiscover",
     "ibqueryerrors": "ibqueryerrors --skip-sl --data",

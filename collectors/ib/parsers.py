@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from collectors.ib.diagnet import parse_ibdiagnet
 from collectors.ib.errors import parse_ibqueryerrors
 from collectors.ib.links import parse_iblinkinfo
 from collectors.ib.perf import parse_perfquery
@@ -18,5 +19,6 @@ IB_PARSERS: dict[str, Callable[[str | bytes, str, int], tuple[list[Sample], list
     "ibqueryerrors": parse_ibqueryerrors,
     "iblinkinfo": parse_iblinkinfo,
     "ibnetdiscover": parse_ibnetdiscover,
+    "ibdiagnet": parse_ibdiagnet,
     "rdma-link": parse_rdma_link,
 }

@@ -24,6 +24,7 @@ OWN = {
     "dcgmi-diag": "gpu/dcgm/diag_r1_3.3.json",
     "dcgmi-dmon": "gpu/dcgm/dmon_4.6.txt",
     "dcgmi-health": "gpu/dcgm/health_ok_4.json",
+    "ibdiagnet": "ib/made-ibdiagnet2.db_csv",
     "iblinkinfo": "ib/iblinkinfo-l.txt",
     "ibnetdiscover": "ib/ibnetdiscover-p.txt",
     "ibqueryerrors": "ib/ibqueryerrors-counters.txt",
