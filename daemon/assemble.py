@@ -9,6 +9,7 @@ from aiohttp import web
 
 from daemon.alerts.routes import mute_readers, mute_verbs
 from daemon.config import Config
+from daemon.drains.record_routes import record_routes
 from daemon.gate.gateway import Gateway, TokenSource, routes
 from daemon.gate.tokens import TokenFile, TokensError
 from daemon.head import Head
@@ -29,7 +30,7 @@ async def open_ears(
     gateway.admission.is_known_node = lambda name: name in head.nodes
     head.gateway = gateway
     eyes = HeadEyes(head)
-    scrape = [*scrape_routes(head), *version_routes(head), *job_routes(head)]
+    scrape = [*scrape_routes(head), *version_routes(head), *job_routes(head), *record_routes(head)]
     app = web.Application()
     app.add_routes(routes(gateway))
     gate = await listeners.open_tcp(

@@ -12,8 +12,22 @@ from collectors.node import checks, host, nvme, pcie
 from collectors.sample import Metric
 from collectors.slurm import source as slurm
 from daemon import metrics
+from daemon.drains import record
 
-SOURCES = (nvml, host, kernel_log, pcie, nvme, checks, infiniband, fabric, ipmi, slurm, metrics)
+SOURCES = (
+    nvml,
+    host,
+    kernel_log,
+    pcie,
+    nvme,
+    checks,
+    infiniband,
+    fabric,
+    ipmi,
+    slurm,
+    metrics,
+    record,
+)
 
 
 @cache

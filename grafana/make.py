@@ -192,6 +192,20 @@ def node() -> Panel:
     )  # fmt: skip
 
 
+# What the drains of the last 30 days came to: the head writes it each hour (tocsin record).
+RECORD = (
+    ("false drains / 1000 node-days", "wrong_per_1000_node_days", "none",
+     "30 days, by people's verdicts; a drain that nobody judged is not counted"),
+    ("called right, 30 d", "right", "short", "tocsin verdict ID true"),
+    ("called wrong, 30 d", "wrong", "short", "tocsin verdict ID false"),
+    ("fault to drain, median", "reaction_median_seconds", "s",
+     "from the fault's own time to the drain in Slurm; drains that a person was asked for left out"),
+    ("GPU-hours out, 30 d", "out_gpu_hours", "short", "out of service by tocsin's drains"),
+    ("GPU-hours saved, 30 d", "saved_gpu_hours", "short",
+     "reckoned by policy.cost, for drains that were called right"),
+)  # fmt: skip
+
+
 def drains() -> Panel:
     """Every decision with its reason, score and guard, beside what Slurm did."""
     return board(
@@ -210,6 +224,9 @@ def drains() -> Panel:
                  unit="percentunit"),
             stat("nodes with a decision", 'SELECT count("n") FROM (SELECT count("id") AS "n" FROM '
                  '"decision" WHERE $timeFilter GROUP BY "node")'),
+            *(stat(title, f'SELECT last("{name}") FROM "record" WHERE $timeFilter', unit=unit,
+                   about=about)
+              for title, name, unit, about in RECORD),
             lines("decisions", (over_time('count("id")', "decision", '"action"'), "$tag_action"),
                   width=12),
             lines("risk of the nodes that are at risk", (over_time('max("probability")', "risk",

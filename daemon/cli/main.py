@@ -43,6 +43,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "capture": ("capture", "what this machine's tools print, without names, as a fixture"),
     "token": ("token", "make a token for an agent"),
     "simulate": ("simulate", "write a telemetry directory of a simulated fleet"),
+    "record": ("record", "what its own drains came to: wrong ones, reaction, GPU-hours"),
     "model": ("model", "which learned model scores, what it would have done; promote, roll back"),
     "replay": ("replay", "history through the real pipeline, to decisions"),
     "train": ("train", "fit a risk model"),

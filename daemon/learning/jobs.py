@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import structlog
 
 from daemon.config import store_directory
+from daemon.drains.record import points, read
 from daemon.learning.desk import SELF
 from daemon.learning.night import NightError, command, due, name_of, train
 from daemon.learning.shelf import ShelfError
@@ -45,6 +46,7 @@ class Jobs:
         every = self._head.schedule.every
         every("learning", LOOK_SECONDS, 900.0, self.look, delay_seconds=300.0)
         seconds = self._head.config.risk.shadow_seconds
+        every("record", LOOK_SECONDS, 60.0, self.record, delay_seconds=120.0)
         every("shadow", seconds, 300.0, self.shadow, delay_seconds=min(30.0, seconds))
         deadline = self._head.config.learning.deadline_seconds + _SPARE_SECONDS
         every("training", NIGHT_LOOK_SECONDS, deadline, self.night, delay_seconds=600.0)
@@ -61,6 +63,14 @@ class Jobs:
             points = await self._apart(lambda: learning.count(now_ns))
             learning.book.mark("count", now_ns)
             await head.intake.keep(points)
+
+    async def record(self) -> None:
+        """What the drains that were made came to, as a point an hour."""
+        head = self._head
+        gpus = {name: node.gpus_configured for name, node in head.nodes.items()}
+        now_ns, cost = head.clock.now_ns(), head.config.policy.cost
+        found = await asyncio.to_thread(read, head.store.database, gpus, now_ns, cost)
+        await head.intake.keep(points(found, head.config.slurm.cluster, now_ns))
 
     async def shadow(self) -> None:
         """A model whose gate is off scores, beside the judgement: no fact waits for it."""

@@ -20,6 +20,7 @@ import yaml
 import collectors
 from collectors.sample import Metric
 from daemon import metrics as daemon_metrics
+from daemon.drains import record
 
 ROOT = Path(__file__).parents[2] / "grafana"
 FILES = sorted((ROOT / "dashboards").glob("*.json"))
@@ -39,6 +40,7 @@ TAGS = {
     "slurm_event": {"node"},
     "risk": {"node", "component"},
     "decision": {"node", "action"},
+    "record": {"cluster"},
 }
 
 # Of measurements that no source in this tree declares yet.
@@ -58,7 +60,7 @@ _FROM = re.compile(r'FROM "([a-z_]+)"')
 
 def schema() -> dict[str, set[str]]:
     """Fields by measurement, from every METRICS in the tree."""
-    declared: list[Metric] = list(daemon_metrics.METRICS)
+    declared: list[Metric] = [*daemon_metrics.METRICS, *record.METRICS]
     for info in pkgutil.walk_packages(collectors.__path__, "collectors."):
         module = importlib.import_module(info.name)
         found = getattr(module, "METRICS", ())
