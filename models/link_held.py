@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from models.link_state import DAY_NS, Flap, HostPort, LinkThresholds
+from collectors.ib.units import ACTIVE
+from models.link_state import (
+    DAY_NS,
+    Cable,
+    Flap,
+    HostPort,
+    LinkThresholds,
+    PortKey,
+    Track,
+)
 from models.rule_state import SECOND_NS, Node
 
 
@@ -37,6 +46,27 @@ def states_held(
         held = track.time_ns - since_ns >= int(hold_seconds * SECOND_NS)
         if since_ns and held and code not in port.spent:
             yield code, since_ns, words
+
+
+def other_end_says_no(
+    code: str,
+    port: HostPort,
+    cable: Cable | None,
+    fabric: Mapping[PortKey, Track],
+    limits: LinkThresholds,
+) -> bool:
+    """Whether the switch's end, read since the host's end says so, does not find the link slow.
+
+    Both ends of a link have one rate: one of them is misread (a kernel calls a speed that it does
+    not know the slowest).
+    """
+    switch = fabric.get(cable.switch) if code == "ibrate" and cable is not None else None
+    return (
+        switch is not None
+        and switch.time_ns > port.narrow_since_ns
+        and switch.state == ACTIVE
+        and switch.rate >= limits.rate_ratio * port.best_rate
+    )
 
 
 def flapped(

@@ -101,7 +101,7 @@ class Track:
         self.time_ns, self.arrival_ns = time_ns, arrival_ns
         self.state = number(fields, "state")
         self.physical = number(fields, "physical_state")
-        self.rate = number(fields, "rate_bits_per_second")
+        self.rate = number(fields, "rate_bits_per_second") or NOT_READ  # no link has none
         self.width = number(fields, "link_width")
         self.speed = number(fields, "link_speed_bits_per_second")
         counters = array("d", [number(fields, name) for name in GROWING])

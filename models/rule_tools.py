@@ -126,7 +126,8 @@ EVENTS: Mapping[tuple[str, str], Maker] = {
         "nvme", "nvme", 2, "NVMe drive does not answer", "look at the drive"
     ),
     ("repair", "*"): _repair,
-    ("fabric", "*"): _alert(
+    # The other codes of this kind are of the InfiniBand fabric, and no GPU's.
+    ("fabric", "fabric"): _alert(
         "fabric",
         "fabric",
         2,
@@ -164,7 +165,7 @@ def over_key(sample: Sample, where: str) -> tuple[str, str, str] | None:
         return None
     if kind == "repair":
         return "repair", _repair_code(code), where
-    if kind == "fabric":
+    if kind == code == "fabric":
         return "fabric", "fabric", where
     prefix = {"dcgm_health": "dcgm", "topology": "topo", "check": "chk"}.get(kind)
     return None if prefix is None else (kind, f"{prefix}-{code}"[:20], where)

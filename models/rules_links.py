@@ -15,7 +15,7 @@ from typing import Any
 from collectors.ib.units import ACTIVE, DOWN
 from collectors.sample import Sample
 from models.link_crowd import Crowd
-from models.link_held import flapped, forget, states_held
+from models.link_held import flapped, forget, other_end_says_no, states_held
 from models.link_planes import (
     SickPlane,
     is_plane,
@@ -283,7 +283,10 @@ class LinkRules:
             for code, onset_ns, words in states_held(port, now_ns, node, self.thresholds):
                 if code == "ibrate" and lost:
                     continue  # it is slower for want of a plane, which is told below
+                cable = self._cable_of(key)
                 sure = managed or code != "ibinit"
+                if other_end_says_no(code, port, cable, self._fabric, self.thresholds):
+                    sure, words = False, f"{words}, but not at the switch's end"
                 yield self._fact(key, port, code, onset_ns, words, troubled, sure=sure)
             if self._unsettled(key, port, now_ns):
                 continue
@@ -394,9 +397,8 @@ class LinkRules:
         window_ns = int(self.thresholds.settle_seconds * SECOND_NS)
         # A link that stays down once the others are up again is its host's after a while.
         recent_ns = int(self.thresholds.recent_seconds * SECOND_NS)
-        return (
-            Crowd(ports, nodes, window_ns, now_ns - recent_ns), Crowd(ports, nodes, window_ns, 0)
-        )  # fmt: skip
+        states = Crowd(ports, nodes, window_ns, now_ns - recent_ns)
+        return states, Crowd(ports, nodes, window_ns, 0)
 
     def view(self, key: Key, troubled: Mapping[str, set[str]]) -> LinkView:
         """Both ends of the host's port ``key``, and its neighbours."""

@@ -121,6 +121,7 @@ class Story:
         self.boot = dict.fromkeys(self.nodes, BOOT)
         self.fields = {node: {**UP, "link_downs_total": 0.0} for node in self.nodes}
         self.silent: set[str] = set()
+        self.switch: dict[str, dict[str, float]] = {}  # where the other end says something else
         self.jobs = dict.fromkeys(self.nodes, 0.0)
         for k, node in enumerate(self.nodes):
             text = (
@@ -140,7 +141,8 @@ class Story:
             self.now += 30 * SECOND
             for k, node in enumerate(self.nodes):
                 self.tell(sample("slurm_node", self.now, {"jobs": self.jobs[node]}, node=node))
-                switch = {n: v for n, v in self.fields[node].items() if n != "link_downs_total"}
+                told = self.switch.get(node, self.fields[node])
+                switch = {n: v for n, v in told.items() if n != "link_downs_total"}
                 tags = {"guid": LEAF, "port": str(k + 1), "peer_node": node}
                 self.tell(sample("fabric_port", self.now, switch, **tags))
                 if node in self.silent:
@@ -237,65 +239,6 @@ def test_a_counter_that_went_back_is_no_drop(story: Story) -> None:
     story.fields["n1"]["link_downs_total"] = 0.0
     story.run(20)
     assert story.facts() == []
-
-
-@pytest.mark.parametrize("said", [0.0, 1.0, 255.0, 65_535.0, 4_294_967_295.0, 1e18])
-def test_one_odd_reading_of_the_counter_of_drops_is_no_drop(said: float) -> None:
-    """A port that answers "all bits set", zero or nonsense once, and then the truth again."""
-    story = Story()
-    story.jobs["n1"] = 1.0
-    for count in (7.0, said, 7.0):
-        story.fields["n1"]["link_downs_total"] = count
-        story.run(0.5 if count == said else 15)
-        assert story.facts() == []
-    story.fields["n1"]["link_downs_total"] = 8.0
-    story.run(5)
-    assert [one.text for one in story.facts()] == ["link went down under a job"]
-
-
-def test_a_counter_that_stays_full_is_believed(story: Story) -> None:
-    story.fields["n1"]["link_downs_total"] = 255.0
-    story.run(0.5)
-    assert story.facts() == []
-    story.run(5)
-    assert [one.text for one in story.facts()] == ["link went down 255 times in 24 h"]
-
-
-@pytest.mark.parametrize("restarts", [False, True])
-def test_a_drop_is_seen_although_the_counter_could_not_be_read_for_a_while(
-    story: Story, restarts: bool
-) -> None:
-    story.jobs["n1"] = 1.0
-    del story.fields["n1"]["link_downs_total"]
-    story.run(3)
-    if restarts:
-        kept = json.loads(json.dumps(story.rules.dump()))
-        story.rules = Rules()
-        story.rules.load(kept)
-    story.fields["n1"]["link_downs_total"] = 1.0
-    story.run(5)
-    assert [one.text for one in story.facts()] == ["link went down under a job"]
-
-
-@pytest.mark.parametrize("restarts", [False, True])
-def test_a_rate_that_a_port_shows_for_a_moment_is_not_its_own(story: Story, restarts: bool) -> None:
-    """Else the right rate would be too slow for ever after, and the node drained for it."""
-    right = story.fields["n1"]["rate_bits_per_second"]
-    story.fields["n1"]["rate_bits_per_second"] = 8 * right
-    story.run(2)
-    if restarts:
-        kept = json.loads(json.dumps(story.rules.dump()))
-        story.rules = Rules()
-        story.rules.load(kept)
-    story.fields["n1"]["rate_bits_per_second"] = right
-    story.run(30)
-    assert story.facts() == []
-    # One that it holds is.
-    story.fields["n1"]["rate_bits_per_second"] = 2 * right
-    story.run(11)
-    story.fields["n1"]["rate_bits_per_second"] = right
-    story.run(3)
-    assert [one.code for one in story.facts()] == ["ibrate"]
 
 
 def test_a_stale_reading_is_no_evidence(story: Story) -> None:
