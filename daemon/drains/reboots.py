@@ -171,9 +171,14 @@ class Rebooter:
         assert self._tools is not None
         with contextlib.suppress(SlurmError):
             node = self._adapter.nodes([case.node]).get(case.node)
-            if node is None or is_ours(node, case) or "REBOOT_REQUESTED" not in node.flags:
+            if node is None or is_ours(node, case):
                 return
             taken = f"Slurm shows {node.words}, reason {node.reason!r}: it was taken meanwhile"
+            if "REBOOT_REQUESTED" not in node.flags:
+                # It was empty: the boot has begun, and nobody can take it back.
+                text = f"{taken}, and its reboot has begun: tell its owner"
+                self._end(case.id, case.node, "late", text, now_ns)
+                return
             try:
                 self._tools.cancel(case.node)
             except SlurmError as error:

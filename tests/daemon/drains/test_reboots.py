@@ -264,3 +264,22 @@ def test_a_node_that_a_person_took_in_the_moment_of_our_word_is_not_rebooted_lat
     assert world.tools.cancelled == (["n1"] if taken else [])
     told = [one.text for one in world.house.ledger.audit(node="n1") if one.verb != "reboot"]
     assert any("it was taken meanwhile; taken back" in one for one in told) == taken
+
+
+def test_a_node_that_a_person_took_when_its_reboot_had_begun_is_told_to_its_owner() -> None:
+    world = World()
+
+    def a_person_relabels_it() -> None:
+        world.slurm.set("n1", user="ann", reason="ann: I look at it")
+        world.slurm.change(
+            "n1", lambda node: replace(node, flags=node.flags | {"REBOOT_ISSUED"})
+        )  # fmt: skip
+
+    world.tools.then = a_person_relabels_it
+    world.faulty("n1")
+    world.cycle()
+    assert world.tools.cancelled == []
+    told = [one.text for one in world.house.ledger.audit(node="n1")]
+    assert any("'ann: I look at it'" in one and "tell its owner" in one for one in told)
+    world.cycle(3)
+    assert world.tools.asked == [("n1", False)]
