@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import ssl
+from pathlib import Path
 
 from aiohttp import web
 
@@ -44,7 +45,8 @@ async def open_ears(
         shown = page_app(eyes, options)
         shown.add_routes(scrape)
         shown.add_routes(model_readers(head))
-        page = await listeners.open_tcp(shown, Address.parse(config.page.listen))
+        address, tls = Address.parse(config.page.listen), page_tls(config)
+        page = await listeners.open_tcp(shown, address, tls)
     operators = operator_app(eyes, config.head.operators_group)
     operators.add_routes(scrape)
     operators.add_routes(model_readers(head) + model_verbs(head))
@@ -76,12 +78,28 @@ def page_options(config: Config) -> PageOptions:
     return PageOptions(address.host, address.port, config.page.names, secret, logins)
 
 
-def _tls(config: Config) -> ssl.SSLContext | None:
-    head = config.head
-    if head.certificate_file is None or head.key_file is None:
+def page_tls(config: Config) -> ssl.SSLContext | None:
+    """TLS of the page, where it has a certificate of its own. Raises ListenError."""
+    return _context(config.page.certificate_file, config.page.key_file, "page")
+
+
+def _context(certificate: Path | None, key: Path | None, what: str) -> ssl.SSLContext | None:
+    if certificate is None or key is None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(head.certificate_file, head.key_file)
+    try:
+        context.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        text = f"{what} not opened: {certificate} and {key} are no certificate and its key"
+        raise ListenError(f"{text} in PEM ({error.strerror or error})") from error
+    return context
+
+
+def _tls(config: Config) -> ssl.SSLContext | None:
+    head = config.head
+    context = _context(head.certificate_file, head.key_file, "gateway")
+    if context is None:
+        return None
     if head.client_ca_file is not None:
         context.load_verify_locations(head.client_ca_file)
         context.verify_mode = ssl.CERT_OPTIONAL

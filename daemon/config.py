@@ -55,6 +55,9 @@ class PageSection(Section):
     # Logins of people's own, a line each: "name secret", as tocsin token NAME --tokens-file makes
     # it. Who enters so may also approve and deny, and is recorded as page:name.
     logins_file: Path | None = None
+    # TLS for the page: certificate (with its chain) and key, in PEM.
+    certificate_file: Path | None = None
+    key_file: Path | None = None
 
     @field_validator("listen")
     @classmethod
@@ -175,8 +178,10 @@ def _head_faults(config: Config) -> Iterator[Fault]:
     for name in ("token_file", "password_file", "ca_file"):
         yield from unreadable(f"influxdb.{name}", getattr(config.influxdb, name))
     yield from _alert_faults(config.alerts)
-    for name in ("password_file", "logins_file"):
+    for name in ("password_file", "logins_file", "certificate_file", "key_file"):
         yield from unreadable(f"page.{name}", getattr(config.page, name))
+    if (config.page.certificate_file is None) != (config.page.key_file is None):
+        yield Fault("page.key_file", "certificate_file and key_file belong together")
     yield from _page_faults(config.page)
     conf = config.slurm.conf
     yield from unreadable("slurm.conf", conf, "name slurm.conf, or leave it to SLURM_CONF")
