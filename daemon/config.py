@@ -33,6 +33,7 @@ from daemon.sources import HeadSources
 from daemon.store.influx_options import InfluxOptions
 from daemon.store.options import StoreOptions
 from models.silence import SilenceOptions
+from models.skew import VERSION_KINDS
 
 
 class SlurmSection(SlurmOptions):
@@ -118,12 +119,23 @@ class Config(Section):
     learning: LearningOptions = LearningOptions()
     # Racks, power feeds and the like: [groups.rack] r07 = "gpu[097-112]".
     groups: dict[str, dict[str, str]] = Field(default_factory=dict)
+    # Which versions are good, by kind and model: [versions.driver] "*H100*" = ["570.195.*"].
+    versions: dict[str, dict[str, tuple[str, ...]]] = Field(default_factory=dict)
     agent: AgentSection = Field(default_factory=lambda: AgentSection())
 
     @field_validator("groups")
     @classmethod
     def _host_lists(cls, value: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
         configured(value)
+        return value
+
+    @field_validator("versions")
+    @classmethod
+    def _kinds_of_versions(
+        cls, value: dict[str, dict[str, tuple[str, ...]]]
+    ) -> dict[str, dict[str, tuple[str, ...]]]:
+        for name in value.keys() - set(VERSION_KINDS):
+            raise ValueError(f"{name} is no version that is told: {', '.join(VERSION_KINDS)}")
         return value
 
 

@@ -23,7 +23,7 @@ WHERE kind IN ('version', 'inventory');
 """
 _SPANS = """
 SELECT node, code, device, text, min(time_ns) AS first_ns, max(time_ns) AS last_ns FROM events
-WHERE kind IN ('version', 'inventory') AND code NOT IN ('count', 'gone', 'port', 'link')
+WHERE kind IN ('version', 'inventory') AND (kind = 'version' OR code = 'gpu')
 GROUP BY node, kind, code, device, text
 """
 
@@ -41,7 +41,8 @@ def version_routes(
     kept: tuple[float, list[dict[str, Any]]] | None = None
 
     def read() -> list[dict[str, Any]]:
-        return plain_groups(groups(readings(head.store.database), set(head.nodes) or None))
+        nodes = set(head.nodes) or None
+        return plain_groups(groups(readings(head.store.database), nodes, head.config.versions))
 
     async def answer(request: web.Request) -> web.Response:
         nonlocal kept
@@ -98,6 +99,7 @@ def plain_groups(found: list[Group]) -> list[dict[str, Any]]:
             "nodes": one.nodes,
             "parts": one.parts,
             "usual_parts": one.usual_parts,
+            "declared": list(one.declared),
             "others": [
                 {
                     "text": other.text,

@@ -2,7 +2,8 @@
 
 Peers are parts of one model: a GPU's VBIOS is compared with those of the same GPU model, a network
 card's firmware with cards of the same board, driver and kernel with nodes of the same GPUs, the
-BIOS with machines of the same product. Pure: what was told in, groups out.
+BIOS with machines of the same product. Where a site declares which versions are good, these are the
+measure instead of the majority. Pure: what was told in, groups out.
 """
 
 from __future__ import annotations
@@ -10,11 +11,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+# What is good: by the code of a version, patterns of models, each with patterns of versions.
+Declared = Mapping[str, Mapping[str, tuple[str, ...]]]
 
 # What a version is compared within: the code of the reading that names the model, by device
 # or for the whole node.
 _PEERS = {"vbios": "model", "nic_firmware": "nic_board", "bios": "product"}
 _MODELS = frozenset(_PEERS.values())
+VERSION_KINDS = ("driver", "nvml", "vbios", "kernel", "bios", "nic_firmware", "topology")
 # Told at least daily: what was not told for so long beside its like is a part that is gone.
 _GONE_NS = 50 * 3600 * 10**9
 
@@ -48,7 +54,8 @@ class Other:
 @dataclass(frozen=True, slots=True)
 class Group:
     """One kind of version among parts of one ``model``. ``usual`` is what most of the parts run;
-    without a ``clear`` majority it is only the commonest."""
+    without a ``clear`` majority it is only the commonest. With ``declared`` versions ``usual`` is
+    the commonest of these, or says which they are, and ``others`` are all that are not."""
 
     code: str
     model: str
@@ -58,9 +65,14 @@ class Group:
     usual_parts: int
     clear: bool
     others: tuple[Other, ...]
+    declared: tuple[str, ...] = ()
 
 
-def groups(readings: Iterable[Reading], nodes: Iterable[str] | None = None) -> list[Group]:
+def groups(
+    readings: Iterable[Reading],
+    nodes: Iterable[str] | None = None,
+    declared: Declared | None = None,
+) -> list[Group]:
     """Every kind of version by model, those with differences first. ``nodes``: only of these."""
     known = None if nodes is None else frozenset(nodes)
     current = _current(one for one in readings if known is None or one.node in known)
@@ -70,7 +82,10 @@ def groups(readings: Iterable[Reading], nodes: Iterable[str] | None = None) -> l
     for one in current:
         if one.code not in _MODELS:
             members.setdefault((one.code, _model(one, models, by_node)), []).append(one)
-    found = [_group(code, model, parts) for (code, model), parts in members.items()]
+    found = [
+        _group(code, model, parts, _good(code, model, declared or {}))
+        for (code, model), parts in members.items()
+    ]
     return sorted(found, key=lambda one: (not one.others, one.code, one.model))
 
 
@@ -102,16 +117,25 @@ def _model(
     return models.get((one.node, peers, one.device), "unknown model")
 
 
-def _group(code: str, model: str, parts: list[Reading]) -> Group:
+def _good(code: str, model: str, declared: Declared) -> tuple[str, ...]:
+    """The patterns of good versions of ``model``: those of the first pattern that it matches."""
+    rows = declared.get(code, {})
+    return next((good for pattern, good in rows.items() if fnmatchcase(model, pattern)), ())
+
+
+def _group(code: str, model: str, parts: list[Reading], declared: tuple[str, ...]) -> Group:
     counts = Counter(one.text for one in parts)
     # Of equally common ones the one that stands longest: the newcomers are the change.
     first_ns: dict[str, int] = {}
     for one in parts:
         first_ns[one.text] = min(first_ns.get(one.text, one.since_ns), one.since_ns)
-    usual = min(counts, key=lambda text: (-counts[text], first_ns[text], text))
+    good = {text for text in counts if any(fnmatchcase(text, one) for one in declared)}
+    commonest = sorted(counts, key=lambda text: (-counts[text], first_ns[text], text))
+    usual = next((text for text in commonest if text in good or not declared), "")
+    good = good or {usual}
     others = []
     for text in sorted(counts, key=lambda text: (-counts[text], text)):
-        if text == usual:
+        if text in good:
             continue
         differ = [one for one in parts if one.text == text]
         newest = max(differ, key=lambda one: (one.since_ns, one.node))
@@ -120,10 +144,11 @@ def _group(code: str, model: str, parts: list[Reading]) -> Group:
     return Group(
         code,
         model,
-        usual,
+        usual or " or ".join(declared),
         len({one.node for one in parts}),
         len(parts),
-        counts[usual],
-        counts[usual] * 2 > len(parts),
+        sum(counts[text] for text in good),
+        bool(declared) or counts[usual] * 2 > len(parts),
         tuple(others),
+        declared,
     )

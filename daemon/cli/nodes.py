@@ -59,7 +59,8 @@ def versions(groups: list[dict[str, Any]], every: bool = False) -> str:
         if not group["others"] and not every:
             continue
         usual = f"{group['usual_parts']} of {group['parts']}"
-        words = "" if group["clear"] else "  (no majority)"
+        words = "  (declared)" if group["declared"] else ""
+        words = words if group["clear"] else "  (no majority)"
         lines.append(f"{group['what']} of {group['model']}: {group['usual']} on {usual}{words}")
         for other in group["others"]:
             before = f", before {other['before']}" if other["before"] else ""
@@ -69,7 +70,10 @@ def versions(groups: list[dict[str, Any]], every: bool = False) -> str:
             )
     alike = sum(not group["others"] for group in groups)
     if not every:
-        lines.append(f"{alike} of {len(groups)} kinds of version are alike on all peers (--all)")
+        lines.append(
+            f"{alike} of {len(groups)} kinds of version are as declared or alike on all peers "
+            "(--all)"
+        )
     return "\n".join(lines)
 
 

@@ -27,7 +27,7 @@ from daemon.head import Head
 from daemon.listen import Listeners
 from daemon.slurm.simulated import SimulatedSlurm
 from daemon.versions import plain_groups, readings, version_routes
-from models.skew import Group, Reading, groups
+from models.skew import Declared, Group, Reading, groups
 
 HOUR = 3600 * 10**9
 NODES = [f"gpu{number:02d}" for number in range(1, 7)]
@@ -131,7 +131,10 @@ async def test_the_command_line_shows_differences_and_says_by_its_exit_code(
     now = time.time_ns()
     await keep(head, [one for name in NODES[:3] for one in told(name, now - HOUR, "570.158.01")])
     code, out = await run()
-    assert (code, out) == (0, "4 of 4 kinds of version are alike on all peers (--all)\n")
+    assert (code, out) == (
+        0,
+        "4 of 4 kinds of version are as declared or alike on all peers (--all)\n",
+    )
     await keep(head, [version(name, "driver", "560.35.03", now) for name in NODES[1:2]])
     code, out = await run()
     assert code == 1
@@ -202,3 +205,72 @@ async def test_whoever_is_content_with_an_answer_of_some_age_costs_no_reading(he
         await keep(head, [version("gpu01", "kernel", "6.9", now + 1)])
         assert await usual() == "6.9"  # the command line asks for no age
         assert (await client.get("/api/v1/versions?age=-1")).status == 400
+
+
+# ---- against what a site declares ---------------------------------------------------------------
+
+
+def drivers(*texts: str) -> list[Reading]:
+    return [
+        one
+        for number, text in enumerate(texts)
+        for one in (
+            Reading(f"n{number}", "model", "x", H100, 1, HOUR),
+            Reading(f"n{number}", "driver", "", text, 1, HOUR),
+        )
+    ]
+
+
+def against(declared: Declared, *texts: str) -> Group:
+    return find(groups(drivers(*texts), declared=declared), "driver", H100)
+
+
+def test_what_is_declared_is_the_measure_and_not_the_majority() -> None:
+    good = {"driver": {"*A100*": ("535.*",), "*H100*": ("570.195.*", "580.82.07")}}
+    found = against(good, "560.1", "560.1", "560.1", "570.195.03", "580.82.07")
+    assert (found.usual, found.usual_parts, found.clear) == ("570.195.03", 2, True)
+    assert [(one.text, one.parts) for one in found.others] == [("560.1", 3)]
+    alike = against(good, "560.1", "560.1")
+    assert (alike.usual, alike.usual_parts) == ("570.195.* or 580.82.07", 0)
+    assert [one.parts for one in alike.others] == [2]
+    assert "570.195.* or 580.82.07 on 0 of 2  (declared)" in versions(plain_groups([alike]))
+    mixed = against(good, "570.195.03", "580.82.07")
+    assert (mixed.others, mixed.usual_parts) == ((), 2)
+
+
+def test_models_of_which_nothing_is_declared_are_compared_as_ever() -> None:
+    for declared in ({}, {"vbios": {"*": ("1",)}}, {"driver": {"*A100*": ("535.*",)}}):
+        found = against(declared, "560.1", "560.1", "570.2")
+        assert (found.usual, found.usual_parts, found.declared) == ("560.1", 2, ())
+        assert [one.text for one in found.others] == ["570.2"]
+
+
+def test_a_kind_of_version_that_nobody_tells_is_a_fault_of_the_configuration() -> None:
+    Config.model_validate({"versions": {"driver": {"*": ["570.*"]}, "bios": {"*": ["2.1"]}}})
+    with pytest.raises(ValueError, match="drivers is no version that is told: driver, nvml"):
+        Config.model_validate({"versions": {"drivers": {"*": ["570.*"]}}})
+
+
+async def test_the_head_measures_by_its_configuration(
+    head: Head, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = time.time_ns()
+    await keep(head, [version(name, "kernel", "6.1.0-31-amd64", now) for name in NODES])
+    head.config = head.config.model_copy(update={"versions": {"kernel": {"*": ("6.1.0-35-*",)}}})
+    arguments = ["nodes", "--versions", "--socket", str(head.config.head.socket)]
+    assert await asyncio.to_thread(main, arguments) == 1
+    out = capsys.readouterr().out
+    assert out.startswith("kernel of no GPU: 6.1.0-35-* on 0 of 6  (declared)\n")
+    assert "6.1.0-31-amd64 on 6, since" in out
+
+
+async def test_what_no_two_nodes_have_alike_is_no_version(head: Head) -> None:
+    now = time.time_ns()
+    for number, name in enumerate(NODES):
+        text = f"serial=S{number} disk=D{number}"
+        inventory = [
+            event(name, "inventory", "chassis", now, text=text, severity=INFO),
+            event(name, "inventory", "excluded", now, text=f"gpus={number}", severity=INFO),
+        ]
+        await keep(head, [*inventory, version(name, "kernel", "6.1", now)])
+    assert [one.code for one in groups(readings(head.store.database))] == ["kernel"]
