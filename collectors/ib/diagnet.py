@@ -66,7 +66,7 @@ class _Reader:
             self.section = mark.removeprefix("START_") if mark.startswith("START_") else ""
             self._columns = []
         elif self.section in self._tables and mark:
-            cells = next(csv.reader([line]), [])
+            cells = _cells(line)
             if not self._columns:
                 self._columns = [cell.strip().lower() for cell in cells[:_COLUMNS_LIMIT]]
             elif len(cells) != len(self._columns):
@@ -197,6 +197,13 @@ _SPELT = {
         *("PortXmitWait", "PortXmitData", "PortRcvData"),
     )
 }
+
+
+def _cells(line: str) -> list[str]:
+    try:
+        return next(csv.reader([line]), [])
+    except csv.Error:
+        return []  # a carriage return in its midst: noise
 
 
 def _port(word: str) -> str:

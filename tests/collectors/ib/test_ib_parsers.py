@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from collectors.bmc.points import BMC_METRICS
 from collectors.ib.parsers import IB_PARSERS
 from collectors.ib.topology import parse_topology
 from collectors.ib.units import guid_of, host_of, port_metrics
@@ -18,7 +19,7 @@ METRICS = {
     (metric.measurement, metric.name): metric
     for measurement in ("ib_port", "fabric_port")
     for metric in port_metrics(measurement)
-}
+} | {(metric.measurement, metric.name): metric for metric in BMC_METRICS}
 Read = tuple[list[Sample], list[Problem]]
 
 
@@ -384,7 +385,8 @@ def test_foreign_text_gives_problems_and_no_points(tool: str) -> None:
 @pytest.mark.parametrize("tool", sorted(IB_PARSERS))
 def test_noise_within_real_output_never_raises_and_never_takes_long(tool: str) -> None:
     chance = random.Random(11)
-    sources = [(FIXTURES / name).read_bytes() for name in OUTPUTS if tool_of(name) == tool]
+    names = [*OUTPUTS, "made-ibdiagnet2.db_csv"]
+    sources = [(FIXTURES / name).read_bytes() for name in names if tool_of(name) == tool]
     for _ in range(150):
         raw = bytearray(chance.choice(sources)[:6000])
         for _ in range(chance.randrange(1, 12)):
