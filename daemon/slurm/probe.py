@@ -2,7 +2,8 @@
 
 It runs each probe under its deadline and writes the result into its own job's Comment, so that
 no shared file system is needed and a head that was killed still finds it. What it prints goes
-to /dev/null; figures are lines ``name=value``.
+to /dev/null; figures are lines ``name=value``, and what the tools that everybody uses print
+(``KNOWN``): nccl-tests, perftest's bandwidths, nvbandwidth, matrixMul of the CUDA samples.
 """
 
 from __future__ import annotations
@@ -12,10 +13,28 @@ from collections.abc import Mapping
 
 from daemon.proofs.proof import Probe
 
+# Pattern of a line (its number in a group), the figure's name, and what it is multiplied by. The
+# last one of a kind counts.
+KNOWN: tuple[tuple[str, str, float], ...] = (
+    (r"^#\s*Avg bus bandwidth\s*:\s*(\d+(?:\.\d+)?)", "nccl_bus_bytes_per_second", 1e9),
+    (
+        r"^SUM host_to_device_memcpy_ce\s+(\d+(?:\.\d+)?)",
+        "host_to_device_bytes_per_second",
+        1e9,
+    ),
+    (
+        r"^SUM device_to_host_memcpy_ce\s+(\d+(?:\.\d+)?)",
+        "device_to_host_bytes_per_second",
+        1e9,
+    ),
+    (r"^Performance=\s*(\d+(?:\.\d+)?)\s*GFlop/s", "gemm_flops", 1e9),
+)
+
 _PROGRAM = r'''
 import json, os, re, signal, socket, subprocess, sys, threading, time
 
 PROBES = json.loads(%(probes)s)
+KNOWN = [(re.compile(line, re.M), name, by) for line, name, by in json.loads(%(known)s)]
 FIGURE = re.compile(r"^([a-z][a-z0-9_]{0,62})=(-?\d+(?:\.\d+)?(?:e[+-]?\d{1,3})?)\s*$", re.M)
 
 
@@ -64,6 +83,19 @@ def loopback():
     print("loopback_bytes_per_second=%%.6e" %% (got / (time.time() - begin)))
 
 
+def perftest(said):
+    """The average bandwidth in perftest's last row, in the unit that the header above it names."""
+    scale = found = None
+    for line in said.splitlines():
+        header = re.search(r"BW average\[(Gb|MB)/sec\]", line[:200])
+        if header:
+            scale = 1.25e8 if header.group(1) == "Gb" else 1048576.0
+        row = re.match(r" *\d+ +\d+ +\d+(?:\.\d+)? +(\d+(?:\.\d+)?) ", line[:200])
+        if row and scale:
+            found = float(row.group(1)) * scale
+    return [] if found is None else ["ib_bytes_per_second=%%.6e" %% found]
+
+
 BUILTIN = {"builtin:gemm": gemm, "builtin:loopback": loopback}
 
 
@@ -92,6 +124,11 @@ def main():
         if child.returncode:
             failed = failed or "%%s:exit%%d" %% (name, child.returncode)
         figures += ["%%s=%%s" %% pair for pair in FIGURE.findall(said)]
+        figures += perftest(said)
+        for line, figure, by in KNOWN:
+            seen = line.findall(said)
+            if seen:
+                figures.append("%%s=%%.6e" %% (figure, float(seen[-1]) * by))
     told = ";".join(["tocsin=" + ("failed:" + failed if failed else "ok")] + figures[:50])[:1500]
     job = "JobId=" + os.environ["SLURM_JOB_ID"]
     for _ in range(30):
@@ -109,4 +146,4 @@ if __name__ == "__main__":
 def script(probes: Mapping[str, Probe], python: str) -> str:
     """The batch script for ``probes``, with ``python`` as its interpreter line."""
     told = json.dumps([[name, list(p.command), p.deadline_seconds] for name, p in probes.items()])
-    return f"#!{python}\n" + _PROGRAM % {"probes": repr(told)}
+    return f"#!{python}\n" + _PROGRAM % {"probes": repr(told), "known": repr(json.dumps(KNOWN))}
