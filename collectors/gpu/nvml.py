@@ -20,6 +20,7 @@ from pydantic import Field
 
 from collectors.events import EVENT_METRICS, event, spaced
 from collectors.gpu.fabric import FabricWatch
+from collectors.gpu.mesh import MeshWatch
 from collectors.gpu.metrics import GPU_FIELDS, GPU_METRICS, PROFILED, restless_first
 from collectors.inventory import Board, Inventory
 from collectors.kernel.nvidia import xid_severity
@@ -109,6 +110,7 @@ class Nvml:
         self._worker = Worker(NAME, "collectors.gpu.nvml_worker", limits, env=env)
         self._inventory = Inventory(context.node, options.inventory_period_seconds)
         self._fabric = FabricWatch(context.node)
+        self._mesh = MeshWatch(context.node)
         self._skips = Skips(options.skip_seconds, options.skip_most_seconds)
         self._full_at_ns: int | None = None
         self._cut: set[int] = set()  # GPUs with MIG on, of which it was said
@@ -194,6 +196,7 @@ class Nvml:
         boards: dict[int, Board] = {}
         hidden = ""
         fabric: dict[int, int] = {}
+        links: dict[int, float] = {}
         for gpu in reading.gpus:
             index = int(gpu["index"])
             board = Board.of(index, gpu)
@@ -206,6 +209,9 @@ class Nvml:
                 hidden = hidden or f"gpu{index}: {ADVICE['4']}"
             problems += [Problem(f"gpu{index}: {one.problem}") for one in found]
             problems += self._mig(index, values.get("mig_enabled"))
+            active = values.get("nvlink_links_active")
+            if isinstance(active, float):
+                links[index] = active
             if values:
                 samples.append(
                     sample(
@@ -219,6 +225,7 @@ class Nvml:
                 )
         samples += [self._xid(one, boards, now_ns) for one in reading.xids]
         samples += self._fabric.events(fabric, boards, now_ns)
+        samples += self._mesh.events(links, boards, now_ns)
         for index, seconds in sorted(skipped.items()):
             words = f"gpu{index} is not read for {seconds:.0f} s more: the driver hung on it"
             problems.append(Problem(words))
