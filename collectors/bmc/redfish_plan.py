@@ -192,6 +192,12 @@ async def _collection(
     bare = False
     while following.startswith("/redfish/") and following not in pages[:PAGES_LIMIT]:
         body = await _try(client, following)
+        if not body and following != uri and not pages:
+            # It says that it expands, and refuses to: without, and so with the other collections.
+            client.unread.pop(following, None)
+            following = uri
+            body = await _try(client, following)
+            plan.expand = not body
         pages.append(following)
         held = [one for one in members(body) if isinstance(one, dict) and set(one) != {"@odata.id"}]
         bare = bare or len(held) < len(members(body))

@@ -51,6 +51,7 @@ class Service:
     def __init__(self, tree: Tree, folder: Path) -> None:
         self.tree = tree
         self.asked: Counter[str] = Counter()
+        self.refuses_expand = 0  # the status that it answers with
         self._folder = folder
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
@@ -66,6 +67,8 @@ class Service:
                 assert request.transport is not None
                 request.transport.abort()
             return web.Response(text=body, content_type="application/json")
+        if "$expand" in request.query and self.refuses_expand:
+            return web.json_response({"error": {}}, status=self.refuses_expand)
         if "$expand" in request.query and "Members" in body and self._expands():
             members = [self.tree.get(one["@odata.id"], one) for one in body["Members"]]
             body = {**body, "Members": members}
@@ -174,6 +177,23 @@ def test_fans_and_supplies_of_the_newer_subsystems_are_read_also_one_by_one(
     assert found["Inlet", "celsius"]["value"] == 23.0
     assert found["Fan2", "rpm"] == {"value": 6000.0, "critical": 0.0, "present": 1.0}
     assert found["PSU2", "state"] == {"critical": 0.0, "present": 1.0}
+
+
+@pytest.mark.parametrize("status", [400, 404, 500, 501])
+def test_a_bmc_that_only_says_that_it_expands_is_read_one_by_one(
+    status: int, service: Callable[[Tree], Service]
+) -> None:
+    chassis = f"{V1}/Chassis/1"
+    uris = [f"{chassis}/Sensors/T{n}" for n in range(4)]
+    tree = {V1: root(expand=True), f"{V1}/Chassis": listed(chassis), **supplies_and_fans(chassis)}
+    tree[chassis]["Sensors"] = link(f"{chassis}/Sensors")
+    tree[f"{chassis}/Sensors"] = listed(*uris)
+    tree |= {uri: sensor(uri, 30.0) for uri in uris}
+    bmc = service(tree)
+    bmc.refuses_expand = status
+    for poll in bmc.visits(2):
+        assert (poll.fault, poll.problems) == ("", [])
+        assert {"T0", "T1", "T2", "T3", "PSU1", "PSU2"} == {name for name, _ in readings(poll)}
 
 
 @pytest.mark.parametrize("expand", [True, False])
