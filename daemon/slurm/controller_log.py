@@ -149,10 +149,21 @@ def _same_file(one: BinaryIO, other: BinaryIO) -> bool:
 
 
 def _updates(lines: Iterable[str]) -> Iterable[Update]:
+    """Each line of slurmctld's own begins with a time in brackets: what follows one without is the
+    rest of a reason of several lines.
+    """
+    match: re.Match[str] | None = None
+    value = ""
     for line in lines:
+        if match is not None and not line.startswith("["):
+            value += f"\n{line}"
+            continue
+        if match is not None:
+            yield Update(match[1], match[2], value.rstrip())
         match = _LINE.match(line)
-        if match:
-            yield Update(match[1], match[2], match[3].rstrip())
+        value = match[3] if match else ""
+    if match is not None:
+        yield Update(match[1], match[2], value.rstrip())
 
 
 def by_node(updates: Iterable[Update]) -> dict[str, list[Update]]:

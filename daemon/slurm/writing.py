@@ -333,25 +333,27 @@ class Writer:
                 return False
             if not same_reason(node.reason, ours) if ours else node.drain:
                 return True  # relabelled or drained again: it is theirs as it stands
-            if not _can_be_told(foreign.reason):
+            theirs = _harmless(foreign.reason)
+            if not theirs:
                 return False
             if ours and foreign.down and not foreign.drained:
                 self._channel.change([name], Change(state="UNDRAIN"))
             state = "" if ours else "DRAIN"
-            self._channel.change([name], Change(state=state, reason=foreign.reason))
+            self._channel.change([name], Change(state=state, reason=theirs))
             node = self._channel.look([name]).get(name)
         except (ChannelBroken, SlurmError):
             return False
-        return node is not None and node.reason == foreign.reason
+        return node is not None and node.reason == theirs
 
 
-def _can_be_told(reason: str) -> bool:
-    """Whether a reason from the log may be written at all, and would be what somebody wrote.
+def _harmless(reason: str) -> str:
+    """A reason from the log as it may be written: word for word, but for what is no letter.
 
     Keys that a readline obeys (Ctrl-U, Ctrl-O) would make a command of a reason, and anybody's
-    words may stand in that log; bytes that are no text were lost when it was read.
+    words may stand in that log; line ends would make a line of Slurm's own of it; bytes that are
+    no text were lost when it was read. Each becomes a blank.
     """
-    return reason.isprintable() and "\ufffd" not in reason
+    return "".join(one if one.isprintable() and one != "\ufffd" else " " for one in reason).strip()
 
 
 def _believe(

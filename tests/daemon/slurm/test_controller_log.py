@@ -156,6 +156,13 @@ def test_a_write_that_the_log_shows_is_watched(tmp_path: Path) -> None:
     assert without.write(DRAIN, {"n1": OURS}, free).unwatched == {}, "tocsin check says it once"
 
 
+@pytest.mark.parametrize("rest", ["second", "\nthird", " update_node: node n2 reason set to: x"])
+def test_a_reason_of_several_lines_is_one_reason(rest: str, tmp_path: Path) -> None:
+    text = f"{drained(f'first{chr(10)}{rest}')}[{STAMP}] _job_create: no: x\nupdate_node: node n1\n"
+    reason, state = told(tmp_path, text) or []
+    assert (reason.value, state.value) == (f"first\n{rest}", "DRAINED")
+
+
 def changes(*words: str) -> list[Update]:
     """``DRAINED`` or another state, else a reason."""
     return [Update("n3", "state" if one.isupper() else "reason", one) for one in words]
@@ -235,15 +242,24 @@ def test_what_was_overwritten_is_put_back_though_a_later_group_is_refused(tmp_pa
     assert outcome.unknown == {}
 
 
-@pytest.mark.parametrize("odd", ["\x15", "\x0f", "\t", "\x1b[A", "\ufffd"])
-def test_a_reason_that_holds_keys_or_lost_bytes_is_told_and_not_written(
+@pytest.mark.parametrize("odd", ["\x15", "\x0f", "\t", "\x1b[A", "\ufffd", "\n"])
+def test_a_reason_that_holds_keys_or_lost_bytes_is_put_back_without_them(
     odd: str, tmp_path: Path
 ) -> None:
     channel = Memory(tmp_path / "log")
-    reason = f"{odd}update NodeName=n2 State=DOWN"
+    reason = f"ann:{odd}update NodeName=n2 State=DOWN"
     writer = Writer(channel, ControllerLog(tmp_path / "log"), lambda: channel.set("n1", reason))
     outcome = writer.write(DRAIN, {"n1": OURS}, lambda node: node.reason)
-    assert outcome.lost == {"n1": reason}
+    assert outcome.restored == {"n1": reason}
+    blank = odd.replace(odd[0], " ")
+    assert channel.nodes["n1"].reason == f"ann:{blank}update NodeName=n2 State=DOWN"
+
+
+def test_a_reason_of_nothing_but_keys_is_told_and_not_written(tmp_path: Path) -> None:
+    channel = Memory(tmp_path / "log")
+    writer = Writer(channel, ControllerLog(tmp_path / "log"), lambda: channel.set("n1", "\x15\x0f"))
+    outcome = writer.write(DRAIN, {"n1": OURS}, lambda node: node.reason)
+    assert outcome.lost == {"n1": "\x15\x0f"}
     assert channel.nodes["n1"].reason == OURS
 
 
@@ -274,8 +290,8 @@ def test_users_words_in_slurmctlds_log_become_no_commands(slurm: Cluster) -> Non
     outcome = adapter.drain({"n1": OURS}, lambda node: node.reason)
     assert "forged" in slurm.log(), "the words are in the log, or this tells nothing"
     assert slurm.words("n2") == {"IDLE"}
-    assert slurm.reason("n1") == OURS
-    assert set(outcome.lost) == {"n1"}
+    assert slurm.reason("n1") == line.partition("set to: ")[2].replace("\x15", " ").strip()
+    assert set(outcome.restored) == {"n1"}
 
 
 @pytest.mark.slurm
@@ -297,6 +313,25 @@ def test_a_reason_in_any_letters_and_quotes_is_put_back(reason: str, slurm: Clus
     adapter = CliAdapter(window=lambda: slurm.drain("n1", set_reason))
     assert adapter.drain({"n1": OURS}, free).restored == {"n1": reason}
     assert slurm.reason("n1") == reason
+
+
+@pytest.mark.slurm
+@pytest.mark.parametrize("reason", ["first line\nsecond line", "a\n\nb", "tab\there"])
+def test_a_reason_of_several_lines_is_put_back_in_one(reason: str, slurm: Cluster) -> None:
+    adapter = CliAdapter(window=lambda: slurm.drain("n1", reason))
+    assert adapter.drain({"n1": OURS}, free).restored == {"n1": reason}
+    assert slurm.reason("n1") == reason.replace("\n", " ").replace("\t", " ")
+
+
+@pytest.mark.slurm
+def test_a_node_that_is_taken_with_several_lines_between_look_and_return_stays_drained(
+    slurm: Cluster,
+) -> None:
+    CliAdapter().drain({"n1": OURS}, free)
+    adapter = CliAdapter(window=lambda: slurm.update("n1", reason="mine\nask Zoe"))
+    assert adapter.undrain(["n1"], lambda node: "").restored == {"n1": "mine\nask Zoe"}
+    assert "DRAIN" in slurm.words("n1")
+    assert slurm.reason("n1") == "mine ask Zoe"
 
 
 @pytest.mark.slurm
