@@ -40,7 +40,7 @@ from daemon.page.view import (
     iso,
 )
 from daemon.points import HEAD_NODE
-from daemon.policy.cases import Case, LedgerView
+from daemon.policy.cases import CASE_KEEP_NS, Case
 from daemon.policy.decide import explain_node
 from daemon.policy.decisions import Action, Decision, Guard
 from daemon.proofs.records import ProofRecords
@@ -58,6 +58,7 @@ Arguments = TypeVarTuple("Arguments")
 # How much of the past a timeline shows, and how much of it at most.
 TIMELINE_NS = 30 * 86_400 * NANOSECONDS
 TIMELINE_LIMIT = 200
+SIMILAR_TOLD_LIMIT = 5
 PAST_NS = 365 * 86_400 * NANOSECONDS
 _CASE_BEFORE_NS = 3_600 * NANOSECONDS
 
@@ -220,7 +221,7 @@ class HeadEyes(OperatorWords):
 
         def read() -> list[DecisionView]:
             found = head.ledger.decisions(node=node, limit=limit)
-            cases = head.view.cases
+            cases = head.ledger.of_ids(one.id for one in found)
             return [decision_view(one, cases.get(one.id)) for one in found]
 
         return await self._hand(read)
@@ -285,7 +286,7 @@ class HeadEyes(OperatorWords):
             until_ns=max(case.updated_ns, case.onset_ns) + _CASE_BEFORE_NS,
             limit=TIMELINE_LIMIT,
         )
-        told = of_case(case, decisions, entries, events, self._similar(case, head.view))
+        told = of_case(case, decisions, entries, events, self._similar(case))
         told = with_proofs(told, case, self._proofs, head.config.policy.proof)
         return replace(told, sentences=(*told.sentences, *self._past(case.node)))
 
@@ -295,18 +296,15 @@ class HeadEyes(OperatorWords):
         words = in_words(of_ledger(self._head.store.database, since_ns, name)) if name else ""
         return [words] if words else []
 
-    def _similar(self, case: Case, view: LedgerView) -> list[str]:
+    def _similar(self, case: Case) -> list[str]:
         """Other nodes with the same cause of late, and what became of them."""
         words = []
-        for other in view.cases.values():
-            if (other.rule, other.code) != (case.rule, case.code) or other.node == case.node:
-                continue
+        since_ns = self._head.clock.now_ns() - CASE_KEEP_NS
+        for other in self._head.ledger.like(case, since_ns, SIMILAR_TOLD_LIMIT):
             last = self._head.ledger.decisions(case=other.id, limit=1)
             guard = last[0].guard if last else None
             why = f"not drained, guard {guard.value}: {last[0].guard_text}" if guard else ""
             words.append(f"{other.node} {other.device} (case {other.id[:4]}): {why or other.state}")
-            if len(words) == 5:
-                break
         return words
 
     def _explain_node(self, name: str) -> Explanation:

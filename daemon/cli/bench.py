@@ -24,6 +24,7 @@ EXAMPLE = """examples:
   tocsin bench return --nodes 10000 all agents come back at once after an outage
   tocsin bench slurm --nodes 10000  100 drains on a slurmctld of its own (as root)
   tocsin bench slurm --adapter rest the same by slurmrestd; Slurm is the one that PATH finds first
+  tocsin bench decide --nodes 10000 the decisions of a fleet that shows all the same fault
   tocsin bench score --nodes 10000  one scoring of the whole fleet, by part
   tocsin bench score --model MODEL  the same with a learned model beside the rival
 
@@ -81,6 +82,12 @@ def _score(folder: Path, nodes: int, steps: int, model: Path | None = None) -> I
     yield from bench_score(nodes, max(2, min(steps, 4)), model)
 
 
+def _decide(folder: Path, nodes: int, steps: int) -> Iterator[Figure]:
+    from daemon.bench.decide import bench_decide
+
+    yield from bench_decide(folder / "decide", nodes, max(1, min(steps, 4)))
+
+
 def _return(folder: Path, nodes: int, steps: int) -> Iterator[Figure]:
     from daemon.bench.returning import bench_return
 
@@ -98,6 +105,7 @@ def _slurm(
 BENCHES: dict[str, Bench] = {
     "agent": _agent,
     "bmc": _bmc,
+    "decide": _decide,
     "fabric": _fabric,
     "gateway": _gateway,
     "head": _head,

@@ -121,9 +121,8 @@ def repeats_of(
     begin_ns = max(begin_ns, view.anew_ns.get(node, 0), view.anew_ns.get(f"{node}/{device}", 0))
     return sum(
         1
-        for one in view.cases.values()
+        for one in view.cases_of(node, device)
         if one.id != case
-        and (one.node, one.device) == (node, device)
         and one.acknowledged_ns
         and begin_ns < one.intent_ns < before_ns
         and one.verdict is not False

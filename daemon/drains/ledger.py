@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
-from types import MappingProxyType
+from dataclasses import dataclass, replace
 from typing import Any
 
 from daemon.drains.ledger_schema import LAST_RETURNS, LAST_SAID, OTHER_DRAIN, SCHEMA
+from daemon.drains.met import Met
+from daemon.drains.rows import case_from, decision_from, plain_decision
 from daemon.policy.cases import CASE_KEEP_NS, ENDED, Case, LedgerView, State, called
-from daemon.policy.decisions import Action, Decision, Guard, Mode
+from daemon.policy.decisions import Decision
 from daemon.store.database import Database
 
 SECOND_NS = 1_000_000_000
@@ -29,8 +30,13 @@ STAMP_NS = 60 * SECOND_NS
 # A risk that was not seen for so long begins anew, under a new id.
 RISK_ONSET_KEEP_NS = DAY_NS
 
-_CASE_FIELDS = tuple(field.name for field in fields(Case))
-_DECISION_FIELDS = tuple(field.name for field in fields(Decision))
+# The cases that policy asks for. Not those of facts that are only told of: where a fleet shows the
+# same fault, there are ten thousand more of them each time. In words that the index can follow.
+_FOR_POLICY = (
+    "state IN ('intent', 'draining', 'drained', 'testing', 'proposed', 'approved') "
+    "OR state IN ('denied', 'returned', 'foreign', 'abandoned') AND updated_ns >= ? "
+    "OR state = 'watch' AND voice IN ('risk', 'silence', 'history') AND updated_ns >= ?"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +66,13 @@ class Ledger:
     def __init__(self, database: Database) -> None:
         self.database = database
         database.define(SCHEMA)
+        self._met = Met(database)
 
     # ---- what is known -------------------------------------------------------------------
 
     def view(self, now_ns: int) -> LedgerView:
         """A snapshot for policy."""
-        kept = self._cases(
-            "state IN ('intent', 'draining', 'drained', 'testing', 'proposed', 'approved') "
-            "OR updated_ns >= ?",
-            (now_ns - CASE_KEEP_NS,),
-        )
+        kept = self._cases(_FOR_POLICY, (now_ns - CASE_KEEP_NS, now_ns - RISK_ONSET_KEEP_NS))
         drains: dict[str, list[int]] = {}
         for row in self.database.query(
             "SELECT node, intent_ns FROM cases WHERE intent_ns >= ? ORDER BY intent_ns",
@@ -85,7 +88,7 @@ class Ledger:
         return LedgerView(
             held={case.node: case for case in kept if case.held},
             cases={case.id: case for case in kept},
-            ids=frozenset(case.id for case in kept),
+            names=self._met.names(now_ns),
             drains_ns=tuple(sorted(at for ats in drains.values() for at in ats)),
             drains_of={node: tuple(ats) for node, ats in drains.items()},
             returned_ns={row["node"]: row["at_ns"] for row in returned},
@@ -161,6 +164,20 @@ class Ledger:
             few = ", ".join(f"{case.id[:8]} on {case.node}" for case in found[:3])
             raise UnknownCaseError(f"{prefix} may be {few}: give more digits")
         return found[0]
+
+    def of_ids(self, ids: Iterable[str]) -> dict[str, Case]:
+        """The cases of some hundred ids, by id."""
+        wanted = json.dumps(list(ids))
+        found = self._cases("id IN (SELECT value FROM json_each(?))", (wanted,))
+        return {case.id: case for case in found}
+
+    def like(self, case: Case, since_ns: int, limit: int) -> list[Case]:
+        """Other nodes' cases of the same cause, those seen last first."""
+        return self._cases(
+            "rule = ? AND code = ? AND node != ? AND updated_ns >= ? "
+            "ORDER BY updated_ns DESC LIMIT ?",
+            (case.rule, case.code, case.node, since_ns, limit),
+        )
 
     def waiting(self) -> list[Case]:
         """Proposals that wait for a person, oldest first."""
@@ -435,7 +452,7 @@ class Ledger:
 
     def _cases(self, where: str, parameters: tuple[Any, ...] = ()) -> list[Case]:
         rows = self.database.query(f"SELECT * FROM cases WHERE {where}", parameters)  # noqa: S608
-        return [_case(row) for row in rows]
+        return [case_from(row) for row in rows]
 
     def _breaker(self, now_ns: int) -> tuple[str, int]:
         """Why it is open, and when it was closed: 0 where that is to come (a clock was ahead)."""
@@ -467,31 +484,3 @@ class Ledger:
 
 def _column(value: Any) -> Any:
     return value.value if isinstance(value, State) else value
-
-
-def _case(row: Any) -> Case:
-    values = {name: row[name] for name in _CASE_FIELDS}
-    values["state"] = State(values["state"])
-    verdict = values["verdict"]
-    values["verdict"] = None if verdict is None else bool(verdict)
-    return Case(**values)
-
-
-def plain_decision(decision: Decision) -> dict[str, Any]:
-    """A decision as JSON data."""
-    plain: dict[str, Any] = {}
-    for name in _DECISION_FIELDS:
-        value = getattr(decision, name)
-        plain[name] = dict(value) if name == "inputs" else value
-    return plain
-
-
-def decision_from(plain: Mapping[str, Any]) -> Decision:
-    """The decision that ``plain_decision`` wrote. A guard of a later version is kept as None."""
-    values = {name: plain[name] for name in _DECISION_FIELDS if name in plain}
-    values["action"] = Action(values["action"])
-    values["mode"] = Mode(values["mode"])
-    guard = values.get("guard")
-    values["guard"] = Guard(guard) if guard in set(Guard) else None
-    values["inputs"] = MappingProxyType(dict(values.get("inputs") or {}))
-    return Decision(**values)

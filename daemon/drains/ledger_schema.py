@@ -15,6 +15,7 @@ CREATE TABLE IF NOT EXISTS cases (
 );
 CREATE INDEX IF NOT EXISTS cases_node ON cases (node);
 CREATE INDEX IF NOT EXISTS cases_updated ON cases (updated_ns);
+CREATE INDEX IF NOT EXISTS cases_state ON cases (state, voice, updated_ns);
 -- One node is held by one case.
 CREATE UNIQUE INDEX IF NOT EXISTS cases_held ON cases (node)
     WHERE state IN ('intent', 'draining', 'drained', 'testing');

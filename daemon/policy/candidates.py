@@ -9,6 +9,7 @@ from typing import Any
 
 from daemon.policy.cases import LedgerView
 from daemon.policy.decisions import decision_id
+from daemon.policy.names import SHORT_ID_CHARACTERS
 from daemon.policy.newest import of_newest
 from daemon.slurm.adapter import plain_text
 from models.horizons import by_label
@@ -21,7 +22,6 @@ _SHORT_CHARACTERS = 13
 _CODE_CHARACTERS_MIN = 3
 # Whatever a device calls itself, the case's id must still fit behind it.
 _PART_CHARACTERS = 40
-SHORT_ID_CHARACTERS = 4
 
 
 @dataclass(frozen=True, slots=True)

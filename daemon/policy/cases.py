@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from daemon.policy.names import Names
+
 
 class State(StrEnum):
     """Where a case stands. The words are shown to people; keep them stable."""
@@ -120,7 +122,8 @@ class LedgerView:
     """What policy may know of the ledger: plain data, of one moment.
 
     ``held``: node to the case that holds it. ``cases``: by id, all that are open and those that
-    ended of late. ``ids``: every id that people may have met. ``drains_ns``: when drains were
+    ended of late; those that are only told of (state ``watch``) where they are of a likelihood.
+    ``names``: of every case that people may have met. ``drains_ns``: when drains were
     made, newest last, over the longest window that a limit looks at. ``returned_ns`` and
     ``returned_reasons``: when a node last came back, and from a drain for which reason, ours or
     somebody else's. ``breaker_closed_ns``: what was before it no longer opens the breaker.
@@ -131,7 +134,7 @@ class LedgerView:
 
     held: Mapping[str, Case] = field(default_factory=dict)
     cases: Mapping[str, Case] = field(default_factory=dict)
-    ids: frozenset[str] = frozenset()
+    names: Names = field(default_factory=Names)
     drains_ns: tuple[int, ...] = ()
     drains_of: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     returned_ns: Mapping[str, int] = field(default_factory=dict)
@@ -142,3 +145,15 @@ class LedgerView:
     wrong_verdicts_ns: tuple[int, ...] = ()
     anew_ns: Mapping[str, int] = field(default_factory=dict)
     onsets: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
+    # Each decision asks for those of its part: it must not look through all of them.
+    _of_part: dict[tuple[str, str], list[Case]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        of_part: dict[tuple[str, str], list[Case]] = {}
+        for case in self.cases.values():
+            of_part.setdefault((case.node, case.device), []).append(case)
+        object.__setattr__(self, "_of_part", of_part)
+
+    def cases_of(self, node: str, device: str) -> Sequence[Case]:
+        """Those of ``cases`` that one part of a node had."""
+        return self._of_part.get((node, device), ())

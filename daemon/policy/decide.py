@@ -7,7 +7,7 @@ decision's ``inputs``, so that it can be rebuilt and explained days later.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from collectors.slurm.nodes import NodeState
@@ -34,6 +34,7 @@ from models.voices import Fact, Remedy, Risk, Silence
 
 # The rule name under which silences of the whole fleet are told.
 FLEET_SILENCE_RULE = "fleet_silence"
+_NODE_FIELDS = tuple(one.name for one in fields(NodeState))
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +249,9 @@ def _decision(
     same = held is not None and held.id == one.id
     next_ = _escalation(scene, one)
     reason = (
-        held.reason if same and held else reason_of(one, scene.ledger.ids, chances.get(one.node))
+        held.reason
+        if same and held
+        else reason_of(one, scene.ledger.names.like(one.id), chances.get(one.node))
     )
     return Decision(
         id=one.id,
@@ -325,13 +328,13 @@ def _inputs(
         "groups": list(scene.groups.get(one.node, ())),
         "cause": f"{one.rule}/{one.code}",
         "mode": scene.mode.value,
-        "limits": scene.limits.model_dump(mode="json"),
+        "limits": scene.plain_limits(),
         "cluster": {
             "nodes": len(scene.nodes),
             "held": len(scene.ledger.held),
             "drains_of_node": len(scene.ledger.drains_of.get(one.node, ())),
             "planned": len(scene.planned),
-            "alike": sorted(scene.alike(one))[:50],
+            "alike": scene.first_alike(one),
         },
         "guards": [
             {"guard": verdict.guard.value, "passed": verdict.passed, "text": verdict.text}
@@ -341,10 +344,15 @@ def _inputs(
 
 
 def _plain_node(node: NodeState) -> dict[str, Any]:
-    plain = asdict(node)
+    # Its fields one by one: asdict copies each value, of ten thousand nodes for two seconds.
+    plain: dict[str, Any] = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name in _NODE_FIELDS
+        for value in (getattr(node, name),)
+    }
     plain["flags"] = sorted(node.flags)
     plain["words"] = node.words
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in plain.items()}
+    return plain
 
 
 def _finite(value: float) -> float | None:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import nsmallest
+from typing import Any
 
 from collectors.slurm.nodes import NodeState
 from collectors.slurm.reader import Job
@@ -27,6 +29,7 @@ from models.voices import Silence
 
 SECOND_NS = 1_000_000_000
 HOUR_NS = 3600 * SECOND_NS
+ALIKE_TOLD_LIMIT = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,10 @@ class Scene:
     ran: RanOn = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
     wanted: Market = field(default_factory=lambda: Market({}, {}))
+    # What each decision asks anew, and is the same for thousands of them.
+    _alike: dict[tuple[str, str, int, int], frozenset[str]] = field(default_factory=dict)
+    _first_alike: dict[frozenset[str], list[str]] = field(default_factory=dict)
+    _plain_limits: dict[str, Any] = field(default_factory=dict)
 
     def held(self) -> set[str]:
         """The nodes that we hold out of service, those planned in this cycle included.
@@ -80,7 +87,25 @@ class Scene:
         window_ns = int(self.limits.common_cause_window_seconds * SECOND_NS)
         first = bisect_left(onsets, (one.onset_ns - window_ns, ""))
         last = bisect_left(onsets, (one.onset_ns + window_ns + 1, ""))
-        return frozenset(node for _, node in onsets[first:last])
+        key = (one.rule, one.code, first, last)
+        found = self._alike.get(key)
+        if found is None:
+            found = self._alike[key] = frozenset(node for _, node in onsets[first:last])
+        return found
+
+    def first_alike(self, one: Candidate) -> list[str]:
+        """Those of them that a record names."""
+        alike = self.alike(one)
+        found = self._first_alike.get(alike)
+        if found is None:
+            found = self._first_alike[alike] = nsmallest(ALIKE_TOLD_LIMIT, alike)
+        return found
+
+    def plain_limits(self) -> dict[str, Any]:
+        """The limits as JSON data, for a record."""
+        if not self._plain_limits:
+            self._plain_limits = self.limits.model_dump(mode="json")
+        return self._plain_limits
 
     def weighed(self, one: Candidate) -> Weighed | None:
         """What a drain of a likelihood's node costs and saves; None for what is certain."""

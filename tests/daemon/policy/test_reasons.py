@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from collectors.slurm.nodes import NodeState
 from daemon.policy.candidates import head_of_reason, reason_of, short_id
 from daemon.policy.cases import LedgerView
 from daemon.policy.decide import Situation, explain_node
@@ -18,6 +19,7 @@ from daemon.policy.limits import Limits
 from tests.daemon.policy.judging import NOW_NS, judge
 from tests.daemon.worlds import (
     SECOND_NS,
+    alert,
     cluster,
     lost,
     risk,
@@ -90,3 +92,11 @@ def test_a_healthy_node_is_explained_too() -> None:
     verdicts, chance = explain_node("n1", situation, Limits(), LedgerView(), Mode.ACT, NOW_NS)
     assert all(verdict.text for verdict in verdicts)
     assert chance == pytest.approx(0.1)
+
+
+def test_a_record_of_a_node_holds_all_that_slurm_said_of_it() -> None:
+    (told,) = judge(alert("n1"))
+    plain = told.inputs["node"]
+    assert set(plain) == {one.name for one in fields(NodeState)} | {"words"}
+    assert plain["partitions"] == ["batch"]
+    assert json.loads(json.dumps(plain)) == plain
