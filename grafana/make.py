@@ -67,6 +67,18 @@ def fleet() -> Panel:
                  unit="percentunit", steps=((None, GREEN), (0.2, ORANGE), (0.5, RED)),
                  about="probability of a failure within the horizon"),
             stat("power", total_now("power_watts", "gpu", GPU), unit="watt"),
+            stat("energy in the time shown", 'SELECT integral("sum", 1h) FROM "fleet" WHERE '
+                 "$timeFilter AND \"metric\" = 'gpu.power_watts'", unit="watth",
+                 about="power of all GPUs over time, by the head's points of the fleet"),
+            *(stat(title, f'SELECT last("{name}") FROM "fleet" WHERE $timeFilter AND "metric" = '
+                   f"'gpu.{metric}'", unit=unit)
+              for title, name, metric, unit in (
+                  ("GPU utilisation, mean", "mean", "utilization_ratio", "percentunit"),
+                  ("GPU utilisation, median", "p50", "utilization_ratio", "percentunit"),
+                  ("hottest GPU", "maximum", "temperature_celsius", "celsius"),
+                  ("hottest GPU memory", "maximum", "memory_temperature_celsius", "celsius"),
+                  ("most power of a GPU", "maximum", "power_watts", "watt"),
+              )),
             lines("nodes by state", *((total(state, "slurm_node", '"node"'), state)
                   for state in ("allocated", "mixed", "idle", "drain", "down")), width=12),
             lines("GPU temperature over the fleet",
@@ -133,6 +145,19 @@ def node() -> Panel:
                  f'WHERE $timeFilter AND {NODE} GROUP BY "gpu", "uuid")', steps=ALARM),
             stat("booted", f'SELECT last("boot_time_seconds") * 1000 FROM "host" WHERE $timeFilter '
                  f"AND {NODE}", unit="dateTimeFromNow"),
+            stat("GPUs' energy in the time shown", 'SELECT sum("grown") / 3600 FROM (SELECT '
+                 'non_negative_difference(last("energy_joules_total")) AS "grown" FROM "gpu" WHERE '
+                 f'$timeFilter AND {NODE} GROUP BY time($__interval), "gpu", "uuid")', unit="watth",
+                 about="by the GPUs' own counters"),
+            *(stat(title, f'SELECT {how}("{name}") FROM (SELECT last("{name}") AS "{name}" FROM '
+                   f'"gpu" WHERE $timeFilter AND {NODE} GROUP BY "gpu", "uuid")', unit=unit)
+              for title, how, name, unit in (
+                  ("GPUs' power", "sum", "power_watts", "watt"),
+                  ("GPU utilisation, mean", "mean", "utilization_ratio", "percentunit"),
+                  ("hottest GPU", "max", "temperature_celsius", "celsius"),
+                  ("hottest GPU memory", "max", "memory_temperature_celsius", "celsius"),
+                  ("GPU memory used", "sum", "memory_used_bytes", "bytes"),
+              )),
             lines("temperature", gpu("temperature_celsius"), unit="celsius"),
             lines("memory temperature", gpu("memory_temperature_celsius"), unit="celsius"),
             lines("power", gpu("power_watts"), unit="watt"),

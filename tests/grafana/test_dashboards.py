@@ -19,6 +19,7 @@ import yaml
 
 import collectors
 from collectors.sample import Metric
+from daemon import fleet
 from daemon import metrics as daemon_metrics
 from daemon.drains import record
 
@@ -41,6 +42,9 @@ TAGS = {
     "risk": {"node", "component"},
     "decision": {"node", "action"},
     "record": {"cluster"},
+    "fleet": {"metric"},
+    "fleet_top": {"metric", "node", "device"},
+    "fleet_histogram": {"metric", "below"},
 }
 
 # Of measurements that no source in this tree declares yet.
@@ -60,7 +64,7 @@ _FROM = re.compile(r'FROM "([a-z_]+)"')
 
 def schema() -> dict[str, set[str]]:
     """Fields by measurement, from every METRICS in the tree."""
-    declared: list[Metric] = [*daemon_metrics.METRICS, *record.METRICS]
+    declared: list[Metric] = [*daemon_metrics.METRICS, *record.METRICS, *fleet.METRICS]
     for info in pkgutil.walk_packages(collectors.__path__, "collectors."):
         module = importlib.import_module(info.name)
         found = getattr(module, "METRICS", ())
@@ -180,6 +184,17 @@ VALUES = {
     "kind": {"event": ("xid", "driver", "version"), "bmc": ("celsius", "rpm", "watts")},
     "source": {"source": ("nvml", "agent")},
     "action": {"decision": ("drain", "hold", "resume")},
+    "metric": {
+        "fleet": tuple(
+            f"gpu.{name}"
+            for name in (
+                "power_watts",
+                "utilization_ratio",
+                "temperature_celsius",
+                "memory_temperature_celsius",
+            )
+        )
+    },
 }
 TEXT = {"text", "fault", "model", "reason", "guard", "id", "before", "after", "user", "process"}
 
