@@ -21,7 +21,9 @@ def options(parser: argparse.ArgumentParser, verb: str) -> None:
     del verb
     parser.epilog = EXAMPLE
     parser.add_argument("subject", type=name, metavar="NODE-or-ID")
-    parser.add_argument("--socket", help="the head's socket (default: TOCSIN_SOCKET)")
+    parser.add_argument(
+        "--socket", help="the head's socket (default: TOCSIN_SOCKET, else the packaged one)"
+    )
     parser.add_argument("--ticket", action="store_true", help="only the text of a ticket")
     parser.add_argument("--json", action="store_true", help="as JSON, with every input")
 

@@ -43,7 +43,9 @@ def options(parser: argparse.ArgumentParser, verb: str) -> None:
     parser.add_argument(
         "--minutes", type=float, default=30.0, help="of one job: how far to look back"
     )
-    parser.add_argument("--socket", help="the head's socket (default: TOCSIN_SOCKET)")
+    parser.add_argument(
+        "--socket", help="the head's socket (default: TOCSIN_SOCKET, else the packaged one)"
+    )
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 

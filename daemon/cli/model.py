@@ -29,7 +29,9 @@ def options(parser: argparse.ArgumentParser, verb: str) -> None:
     parser.epilog = EXAMPLES
     parser.add_argument("word", nargs="?", choices=WORDS, default="show")
     parser.add_argument("name", nargs="?", type=name, metavar="MODEL", help="with promote")
-    parser.add_argument("--socket", help="the head's socket (default: TOCSIN_SOCKET)")
+    parser.add_argument(
+        "--socket", help="the head's socket (default: TOCSIN_SOCKET, else the packaged one)"
+    )
     parser.add_argument("--json", action="store_true", help="the answer as JSON")
 
 

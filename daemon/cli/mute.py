@@ -31,7 +31,9 @@ def options(parser: argparse.ArgumentParser, verb: str) -> None:
     if verb == "mute":
         parser.add_argument("--hours", type=float, default=4.0, help="for how long (default: 4)")
         parser.add_argument("--because", default="", metavar="TEXT", help="why, for the others")
-    parser.add_argument("--socket", help="the head's socket (default: TOCSIN_SOCKET)")
+    parser.add_argument(
+        "--socket", help="the head's socket (default: TOCSIN_SOCKET, else the packaged one)"
+    )
     parser.add_argument("--json", action="store_true", help="the answer as JSON")
 
 

@@ -24,7 +24,9 @@ def options(parser: argparse.ArgumentParser, verb: str) -> None:
     parser.add_argument("--speaking", action="store_true", help="leave the well ones out")
     parser.add_argument("--versions", action="store_true", help="compare versions within models")
     parser.add_argument("--all", action="store_true", help="with --versions: what is alike, too")
-    parser.add_argument("--socket", help="the head's socket (default: TOCSIN_SOCKET)")
+    parser.add_argument(
+        "--socket", help="the head's socket (default: TOCSIN_SOCKET, else the packaged one)"
+    )
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 

@@ -43,7 +43,9 @@ def options(parser: argparse.ArgumentParser, verb: str) -> None:
         parser.add_argument(
             "subject", type=name, metavar="NODE", help="the node, as Slurm names it"
         )
-    parser.add_argument("--socket", help="the head's socket (default: TOCSIN_SOCKET)")
+    parser.add_argument(
+        "--socket", help="the head's socket (default: TOCSIN_SOCKET, else the packaged one)"
+    )
     parser.add_argument("--json", action="store_true", help="the answer as JSON")
 
 

@@ -18,7 +18,9 @@ def options(parser: argparse.ArgumentParser, verb: str) -> None:
     """The options of ``tocsin status``."""
     del verb
     parser.epilog = EXAMPLE
-    parser.add_argument("--socket", help="the head's socket (default: TOCSIN_SOCKET)")
+    parser.add_argument(
+        "--socket", help="the head's socket (default: TOCSIN_SOCKET, else the packaged one)"
+    )
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 
