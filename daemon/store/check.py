@@ -26,6 +26,7 @@ from daemon.store.errors import StoreUnavailableError, unavailable
 from daemon.store.parts import Part, all_parts, read_part, remove, without_covered
 from daemon.store.reader import Reader
 from daemon.store.rebuild import rebuild_if_damaged
+from daemon.store.sealed import open_sealed
 from daemon.store.segments import list_segments, read_segment, segment_path
 from daemon.store.swap import mended_path, unfinished_path
 from daemon.store.tables import sort_once, tags_of, times_ns
@@ -151,7 +152,7 @@ def _verify_spool(directory: Path) -> Iterator[Finding]:
 def _verify_part(part: Part, deep: bool) -> Iterator[Finding]:
     try:
         if not deep:
-            pq.read_metadata(part.path)
+            open_sealed(part.path).close()
             return
         table = read_part(part.path)
     except FileNotFoundError:
@@ -230,7 +231,8 @@ def stats(directory: Path) -> StoreStats:
     by_name: dict[str, MeasurementStats] = {}
     for part in without_covered(all_parts(reader.parquet_directory)):
         try:
-            metadata = pq.read_metadata(part.path)
+            with open_sealed(part.path) as file:
+                metadata = file.metadata
             size = part.path.stat().st_size
         except (OSError, pa.ArrowException):
             continue  # verify tells of it

@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from daemon.frames import sync_directory
 from daemon.store.errors import StoreUnavailableError, unavailable
 from daemon.store.parts import Part, encodings, group_rows
+from daemon.store.sealed import open_sealed, seal
 from daemon.store.tables import (
     TAG,
     TIME,
@@ -55,7 +56,7 @@ class _Source:
     """One file that is merged."""
 
     def __init__(self, path: Path) -> None:
-        self.file = pq.ParquetFile(path)
+        self.file = open_sealed(path)
         self._names = self.file.schema_arrow.names
         metadata = self.file.metadata
         tags = tags_of(self.file.schema_arrow)
@@ -143,10 +144,11 @@ def merge_parts(
     temporary = target.with_suffix(".tmp")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as file:
+        with open(temporary, "w+b") as file:
             in_order = sorted(parts, key=lambda part: (part.first, part.last))
             step_ns = 1 if transform is None else ROLLUP_NS
             _write_pieces(_pieces(in_order, step_ns), transform, file, level)
+            seal(file)
             file.flush()
             os.fsync(file.fileno())
             size = file.tell()
@@ -186,6 +188,7 @@ def _write_pieces(
                     use_dictionary=dictionary,
                     column_encoding=layout,
                     write_statistics=["time", *tags_of(table.schema)],
+                    write_page_checksum=True,
                 )
             writer.write_table(table, row_group_size=group_rows(table))
     finally:

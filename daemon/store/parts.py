@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 
 from daemon.frames import sync_directory
 from daemon.store.errors import StoreUnavailableError, unavailable
+from daemon.store.sealed import open_sealed, seal
 from daemon.store.tables import tags_of, times_ns
 
 HOUR_NS = 3600 * 1_000_000_000
@@ -187,8 +188,9 @@ def write_part(path: Path, table: pa.Table, level: int) -> int:
     temporary = path.with_suffix(".tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as file:
+        with open(temporary, "w+b") as file:
             _write(file, table, level)
+            seal(file)
             file.flush()
             os.fsync(file.fileno())
             size = file.tell()
@@ -214,6 +216,7 @@ def _write(file: object, table: pa.Table, level: int) -> None:
         use_dictionary=dictionary,
         column_encoding=layout,
         write_statistics=["time", *tags_of(table.schema)],
+        write_page_checksum=True,
         store_schema=True,
     )
 
@@ -264,7 +267,7 @@ def read_part(
     StoreUnavailableError when it is damaged.
     """
     try:
-        with pq.ParquetFile(path, memory_map=False) as file:
+        with open_sealed(path) as file:
             schema = file.schema_arrow
             columns = None
             if fields is not None:
