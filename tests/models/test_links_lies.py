@@ -34,6 +34,15 @@ def test_one_odd_reading_of_the_counter_of_drops_is_no_drop(said: float) -> None
     assert [one.text for one in story.facts()] == ["link went down under a job"]
 
 
+def test_a_counter_that_is_read_with_fewer_bits_for_a_while_has_not_grown() -> None:
+    """By the tools, while the sweep does not run."""
+    story = Story()
+    for count in (300.0, 255.0, 300.0):
+        story.fields["n1"]["link_downs_total"] = count
+        story.run(15)
+        assert story.facts() == []
+
+
 def test_a_counter_that_stays_full_is_believed(story: Story) -> None:
     story.fields["n1"]["link_downs_total"] = 255.0
     story.run(0.5)
