@@ -183,7 +183,7 @@ class HostPort:
         that is not said twice, a number that falls and is back at the next reading.
         """
         now, time_ns = self.track.counters[DOWNS], self.track.time_ns
-        if now == NOT_READ or now in CEILINGS and now < self.downs:
+        if now == NOT_READ or (now in CEILINGS and now < self.downs):
             return 0.0, 0  # read with fewer bits for once, it stands where those end
         was, before_ns, fell_from = self.downs, self.downs_ns, self.fell_from
         grown = now - was if was != NOT_READ else 0.0
