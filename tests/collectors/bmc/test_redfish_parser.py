@@ -184,6 +184,24 @@ def test_log_entries_become_events_with_their_own_time_zone() -> None:
     assert samples[0].time_ns == 1_777_878_729 * 10**9  # 2026-05-04 07:12:09 UTC
 
 
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        ("The power input for power supply 1 is lost.", "power_supply_input_lost"),
+        ("The input power for power supply 1 has been lost.", "power_supply_input_lost"),
+        ("The input power for power supply 2 has been restored.", "psu0016"),
+        ("Power supply redundancy is lost.", "redundancy_lost"),
+        ("Power supply 1 failed.", "power_supply_failure"),
+        ("Power supply 1 is operating normally.", "psu0016"),
+        ("Multi-bit memory errors detected at DIMM_B2.", "memory_uncorrectable"),
+    ],
+)
+def test_the_same_event_has_one_code_however_a_vendor_words_it(message: str, code: str) -> None:
+    samples, problems = parse({"Id": "1", "Message": message, "MessageId": "IDRAC.2.8.PSU0016",
+                               "Created": "2026-11-30T00:00:00Z", "Severity": "OK"})  # fmt: skip
+    assert (samples[0].tag("code"), problems) == (code, [])
+
+
 def test_errors_are_told_in_words() -> None:
     for name in ("redfish/own-session-limit.json", "reported/redfish-session-limit-503.json"):
         samples, problems = read(name)
