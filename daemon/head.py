@@ -39,6 +39,7 @@ from daemon.drains.tend import DoesJobSteps, Tender
 from daemon.gate.gateway import Gateway
 from daemon.intake import Intake
 from daemon.jobs.idle import IdleJobs
+from daemon.jobs.met import Met
 from daemon.learning.desk import Learning
 from daemon.learning.jobs import Jobs
 from daemon.past_jobs import PastJobs
@@ -161,6 +162,7 @@ class Head:
             ways=self.ways,
         )
         self.idle_jobs = IdleJobs(config.jobs)
+        self.met = Met(self.store.database, config.policy.cost)
         self.schedule = Schedule(speed=speed, rng=rng)
         self.learning_jobs = Jobs(self)
         self._urgent = asyncio.Event()
@@ -388,6 +390,7 @@ class Head:
         )
         final = tuple(self.drains.carry_out(decisions, now_ns))
         self.stages.run("learning", self.learning.record, self.situation(), now_ns)
+        self.stages.run("faults of jobs", self.met.look, self.judgement, self.desk, now_ns)
         # What was read back after the write is as new as a reading: slurmctld is not asked twice.
         shown = self.drains.take_shown()
         self.desk.saw(shown)

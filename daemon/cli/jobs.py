@@ -13,6 +13,7 @@ from daemon.cli.status import span
 EXAMPLE = """examples:
   tocsin jobs                      each running job: use, power, faults on its nodes
   tocsin jobs --idle               those that hold GPUs and do nothing with them
+  tocsin jobs --faults --days 7    which jobs met which faults, and what they had to lose
   tocsin jobs 1234                 why is it slow? GPUs, hosts and links, energy, cost so far
   tocsin jobs 1234 --minutes 120   the same, by the last two hours
   tocsin jobs --json | jq 'map(select(.utilization_ratio < 0.3)) | .[].user'
@@ -39,6 +40,10 @@ def options(parser: argparse.ArgumentParser, verb: str) -> None:
     del verb
     parser.epilog = EXAMPLE
     parser.add_argument("job", nargs="?", type=name, metavar="JOB", help="one job, in full")
+    parser.add_argument(
+        "--faults", action="store_true", help="which job met which fault, ended too"
+    )
+    parser.add_argument("--days", type=float, default=30.0, help="of --faults: how far back")
     parser.add_argument("--idle", action="store_true", help="only jobs whose GPUs do nothing")
     parser.add_argument(
         "--minutes", type=float, default=30.0, help="of one job: how far to look back"
@@ -58,6 +63,10 @@ def run(arguments: argparse.Namespace, verb: str) -> int:
             where = f"/api/v1/jobs/{quote(arguments.job, safe='')}?minutes={arguments.minutes:g}"
             one = ask(path, where)
             print(json.dumps(one) if arguments.json else "\n".join(in_full(one)))
+            return 0
+        if arguments.faults:
+            met = ask(path, f"/api/v1/job_faults?days={arguments.days:g}")["faults"]
+            print(json.dumps(met) if arguments.json else faults(met))
             return 0
         rows = ask(path, "/api/v1/jobs")["jobs"]
     except (HeadAway, HeadRefused) as error:
@@ -99,6 +108,35 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
         "-" if row["idle_seconds"] is None else span(row["idle_seconds"]),
         "; ".join(row["faults"][:3]),
     )
+
+
+FAULT_COLUMNS = ("SINCE (UTC)", "JOB", "USER", "GPUS", "RAN", "AT STAKE", "NODE", "FAULT")
+
+
+def faults(met: list[dict[str, Any]]) -> str:
+    """One line for each fault that a job met, newest first, and what was at stake in all."""
+    if not met:
+        return "no job met a fault"
+    cells = [FAULT_COLUMNS]
+    for one in met:
+        where = " ".join(filter(None, (one["device"], one["text"], f"({one['code']})")))
+        gpus = str(one["gpus"]) if one["gpus"] else "?"
+        cells.append(
+            (
+                one["onset"][:19], one["job"], one["user"], gpus, span(one["elapsed_seconds"]),
+                f"{one['at_stake_gpu_hours']:.1f} GPU-h", one["node"], where,
+            )
+        )  # fmt: skip
+    widths = [max(len(line[at]) for line in cells) for at in range(len(FAULT_COLUMNS) - 1)]
+    lines = [
+        "  ".join([*(c.ljust(w) for c, w in zip(line, widths, strict=False)), line[-1]])
+        for line in cells
+    ]
+    worst: dict[str, float] = {}  # a job that met several faults loses its work once
+    for one in met:
+        worst[one["job"]] = max(worst.get(one["job"], 0.0), one["at_stake_gpu_hours"])
+    lines.append(f"{len(worst)} jobs had about {sum(worst.values()):.1f} GPU-hours to lose")
+    return "\n".join(lines)
 
 
 def _percent(ratio: float | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +10,9 @@ import numpy as np
 
 from daemon.clock import NANOSECONDS
 from daemon.jobs.held import Held
+from daemon.jobs.met import at_stake
 from daemon.jobs.slow import CAUSES, Finding, GpuUse, HostUse, PortUse, findings
-from daemon.policy.cost import CostOptions, checkpoint_hours
+from daemon.policy.cost import CostOptions
 from daemon.store.embedded import Store
 from daemon.store.events import Event
 from daemon.store.reader import Reader
@@ -67,8 +67,6 @@ def look(store: Store, one: Held, cost: CostOptions, minutes: float, now_ns: int
     hosts = _hosts(store, nodes, start_ns, now_ns)
     ports = _ports(store, nodes, start_ns, now_ns)
     hours = one.job.elapsed_seconds / 3600
-    every = checkpoint_hours(one.job.comment, cost)
-    unsaved = min(hours, every / 2 if math.isfinite(every) else hours)
     events = [
         event
         for name in nodes[:64]
@@ -83,7 +81,7 @@ def look(store: Store, one: Held, cost: CostOptions, minutes: float, now_ns: int
         events=events[:_EVENTS_SHOWN],
         energy=_energy(store, one, gpus, begin_ns, now_ns),
         gpu_hours=one.total * hours,
-        at_stake_gpu_hours=one.total * (unsaved + cost.restart_hours),
+        at_stake_gpu_hours=at_stake(one, one.job.elapsed_seconds, cost),
         shared=shared,
     )
 

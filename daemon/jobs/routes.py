@@ -18,6 +18,7 @@ from daemon.page.api import number, reply
 from daemon.page.view import UnknownSubject, iso, plain
 
 _JOB = re.compile(r"[0-9]{1,10}(_[0-9]{1,10}|\+[0-9]{1,4})?")
+_NO_JOB = "a job is a number, as squeue shows it: 1234 or 1234_5"
 # A look reads the store: so many at once, whoever asks.
 _LOOKS_AT_ONCE = 2
 
@@ -33,13 +34,13 @@ def job_routes(head: Head) -> list[web.RouteDef]:
     async def job(request: web.Request) -> web.Response:
         name = request.match_info["name"]
         if not _JOB.fullmatch(name):
-            raise web.HTTPBadRequest(text="a job is a number, as squeue shows it: 1234 or 1234_5")
+            raise web.HTTPBadRequest(text=_NO_JOB)
         minutes = number(request, "minutes", 30.0, 1.0, 1440.0)
         one = held(head.desk.jobs.values(), head.nodes).get(name)
         if one is None:
             raise UnknownSubject(
-                f"no job {name} runs that holds GPUs (tocsin jobs lists them; of jobs that have "
-                "ended tell sacct, and tocsin explain of their nodes)"
+                f"no job {name} runs that holds GPUs (tocsin jobs lists them; what jobs "
+                "met that have ended: tocsin jobs --faults)"
             )
         now_ns = head.clock.now_ns()
         async with looking:
@@ -48,7 +49,20 @@ def job_routes(head: Head) -> list[web.RouteDef]:
             )
         return reply(_in_full(head, one, found, now_ns))
 
-    return [web.get("/api/v1/jobs", jobs), web.get("/api/v1/jobs/{name}", job)]
+    async def faults(request: web.Request) -> web.Response:
+        days = number(request, "days", 30.0, 0.01, 730.0)
+        name = request.query.get("job", "")
+        if name and not _JOB.fullmatch(name):
+            raise web.HTTPBadRequest(text=_NO_JOB)
+        since_ns = head.clock.now_ns() - int(days * 86_400e9)
+        met = await asyncio.to_thread(head.met.newest, since_ns, name)
+        return reply({"faults": plain(met)})
+
+    return [
+        web.get("/api/v1/jobs", jobs),
+        web.get("/api/v1/job_faults", faults),
+        web.get("/api/v1/jobs/{name}", job),
+    ]
 
 
 def job_rows(head: Head) -> list[dict[str, Any]]:
