@@ -6,8 +6,9 @@ moved and been renamed over the years; each of ours names its places from new to
 
 Users name their processes, and names may hold tags. So nothing in or behind a GPU's list of
 processes tells of that GPU, what hides tags (comments, GPUs inside of something else) is refused,
-and a document with more GPUs than it counts is not believed. Of an answer to ourselves that is not
-whole, GPUs behind the first process are left out: each is then to be asked for by itself.
+and a document with more GPUs than it counts is not believed. Of one that is broken within, and of
+an answer to ourselves that is not whole, GPUs behind the first process are left out: each is then
+to be asked for by itself.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ VALUE_LIMIT_CHARACTERS = 400
 GPUS_MOST = 256
 WORDS_MOST = 1_024
 DOCUMENTS_MOST = 500
+
+# expat's codes for a text that ends too early: no element, unclosed token, partial character.
+_CUT_OFF = frozenset({3, 5, 6})
 
 _START = re.compile(rb"<\?xml|<!DOCTYPE|<nvidia_smi_log")
 
@@ -107,19 +111,22 @@ class _Document:
         parser.CommentHandler = parser.StartCdataSectionHandler = self._hidden
         parser.ProcessingInstructionHandler = self._hidden
         problem = ""
+        within = False  # broken before its end, so not only cut off
         try:
             for at in range(start, end, CHUNK):
                 parser.Parse(raw[at : min(end, at + CHUNK)], False)
             parser.Parse(b"", True)
         except expat.ExpatError as error:
             problem = str(error)
+            within = error.code not in _CUT_OFF
         except (ValueError, LookupError, _Refused) as error:
             problem = str(error) or type(error).__name__
+            within = True
         if self._gpu is not None:  # cut off in the middle: what came before is true
             self._gpus.append(self._gpu)
         if problem:
             self._findings.problem(f"the XML ends early or is broken: {problem}")
-        self._finish(broken=bool(problem))
+        self._finish(broken=bool(problem), within=within)
 
     # ---- the stream ------------------------------------------------------------------------
 
@@ -193,7 +200,7 @@ class _Document:
 
     # ---- what it means ---------------------------------------------------------------------
 
-    def _finish(self, *, broken: bool) -> None:
+    def _finish(self, *, broken: bool, within: bool) -> None:
         findings = self._findings
         if self._root and self._root.lower() != "nvidia_smi_log":
             findings.problem(f"not nvidia-smi XML: the root is <{clip(self._root, 60)}>")
@@ -201,7 +208,7 @@ class _Document:
         attached = read(self._system.get("attached_gpus", ""), "count").number
         listed = len(self._gpus)
         whole = not broken and listed == (self._asked or attached)
-        if self._asked is not None and self._named and not whole:
+        if self._named and (within or (self._asked is not None and not whole)):
             self._unbelieved()
         elif attached is not None and listed > attached:
             findings.problem(

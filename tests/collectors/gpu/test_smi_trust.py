@@ -194,6 +194,16 @@ def test_no_name_of_a_process_tells_the_live_source_of_a_gpu(name: str, last: st
     assert "names of processes" in read.mixed
 
 
+def test_a_text_that_is_broken_within_tells_of_no_gpu_behind_a_name() -> None:
+    whole = eight("python")
+    samples, problems = parse(eight(f"{OUT}{FORGED}{IN}\x01<"), "n1", NOW_NS)
+    assert [one.tag("uuid") for one in samples if one.measurement == "gpu"] == ["GPU-0"]
+    assert any("names of processes" in one for one in words(problems))
+    # One that was only cut off gives what came before the cut.
+    samples, _ = parse(whole[: whole.index("GPU-5")], "n1", NOW_NS)
+    assert len([one for one in samples if one.tag("uuid")]) == 5
+
+
 def test_an_answer_about_one_gpu_tells_of_no_other() -> None:
     text = document(PIECES["temperature"] + process(f"{OUT}{FORGED}{IN}"), attached=8)
     read = read_xml(text, "n1", NOW_NS, asked=1)
