@@ -277,7 +277,7 @@ def read_part(
             return file.read_row_groups(groups, columns=columns)
     except FileNotFoundError:
         raise
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise StoreUnavailableError(
             f"store {path}: cannot be read: {str(error)[:200]}; tocsin store repair sets it aside"
         ) from error

@@ -26,20 +26,25 @@ _BATCH_ROWS = 64 * 1024
 # No field of InfluxDB is longer, and no reading of ours.
 _TEXT_LIMIT_BYTES = 64 * 1024
 _TEXTS_LIMIT_BYTES = 512 * 1024**2
+# A name of a damaged footer need not be text.
+_NOT_READABLE = (pa.ArrowException, OSError, UnicodeDecodeError)
 
 
 def parquet_tags(path: Path) -> list[str] | None:
     """Which columns the file itself calls tags; None where it says nothing of them."""
     try:
         schema = pq.read_schema(path)
-    except (pa.ArrowException, OSError) as error:
+    except _NOT_READABLE as error:
         raise _unreadable(path, error) from error
     return tags_of(schema) if b"tocsin.tags" in (schema.metadata or {}) else None
 
 
 def parquet_name(path: Path) -> str | None:
     """Which measurement the file itself says that it holds."""
-    name = (pq.read_schema(path).metadata or {}).get(b"tocsin.measurement")
+    try:
+        name = (pq.read_schema(path).metadata or {}).get(b"tocsin.measurement")
+    except _NOT_READABLE as error:
+        raise _unreadable(path, error) from error
     return None if name is None else name.decode("utf-8", "replace")
 
 
@@ -62,7 +67,7 @@ def parquet_pieces(path: Path, tags: Sequence[str], limit_bytes: int) -> Iterato
                 if count_bytes > limit_bytes:
                     raise TooLargeError(f"{path}: is over {limit_bytes} bytes unpacked")
                 yield to_table(path, pa.table(batch), tags)
-    except (pa.ArrowException, OSError) as error:
+    except _NOT_READABLE as error:
         raise _unreadable(path, error) from error
 
 

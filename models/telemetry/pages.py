@@ -5,13 +5,16 @@ gigabytes, and the reader gives them. So the header of each page is read (a few 
 https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift has it, in
 Thrift's compact protocol
 (https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md).
+
+The footer's words on columns are read here as well: where they are at odds with the schema, Arrow
+(to 26 at least) ends the process that asks it for them.
 """
 
 from __future__ import annotations
 
 import mmap
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
@@ -27,6 +30,7 @@ COLUMNS_LIMIT = 4096
 _FIXED_LIMIT_BYTES = 64
 _DELTA_BYTE_ARRAY = 7
 _DEPTH_LIMIT = 8
+_RECORDS_LIMIT = 1_000_000
 _STOP, _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = (
     0, 1, 2, 3, 7, 8, 9, 10, 11, 12,
 )  # fmt: skip
@@ -70,13 +74,11 @@ def _look_at(path: Path, metadata: pq.FileMetaData, schema: pa.Schema) -> Unpack
     _check_flat(path, metadata, schema)
     total = largest = 0
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        for number in range(metadata.num_row_groups):
-            group = metadata.row_group(number)
-            largest = max(largest, group.num_rows)
+        for group in _groups(path, data, metadata):
+            largest = max(largest, group.rows)
             at_once = 0
-            for place in range(group.num_columns):
-                column = group.column(place)
-                size, page = _sizes(path, data, column)
+            for name, chunk in zip(schema.names, group.chunks, strict=True):
+                size, page = _sizes(path, data, name[:60], chunk)
                 total += size
                 at_once += page
             if at_once > _ROW_OF_PAGES_LIMIT_BYTES:
@@ -89,9 +91,9 @@ def _look_at(path: Path, metadata: pq.FileMetaData, schema: pa.Schema) -> Unpack
 
 def _check_flat(path: Path, metadata: pq.FileMetaData, schema: pa.Schema) -> None:
     """One value a row: lists and raw bytes are no readings, and can be of any size."""
-    for field in schema:
-        if pa.types.is_nested(field.type):
-            name = field.name[:60]
+    for one in schema:
+        if pa.types.is_nested(one.type):
+            name = one.name[:60]
             raise ValueError(f"{path}: column {name!r} holds lists or records, not readings")
     for place in range(metadata.num_columns):
         column = metadata.schema.column(place)
@@ -108,19 +110,48 @@ def _check_flat(path: Path, metadata: pq.FileMetaData, schema: pa.Schema) -> Non
             raise ValueError(f"{path}: column {name!r} holds bytes, not readings")
 
 
-def _sizes(path: Path, data: mmap.mmap, column: pq.ColumnChunkMetaData) -> tuple[int, int]:
+@dataclass(slots=True)
+class _Chunk:
+    """One column of one group of rows, as the footer says it."""
+
+    values: int = 0
+    packed: int = 0
+    data_at: int = 0
+    dictionary_at: int = 0
+
+
+@dataclass(slots=True)
+class _Group:
+    """One group of rows."""
+
+    rows: int = 0
+    chunks: list[_Chunk] = field(default_factory=list)
+
+
+def _groups(path: Path, data: mmap.mmap, metadata: pq.FileMetaData) -> list[_Group]:
+    """What the footer says of the groups of rows. Raises ValueError."""
+    start = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    try:
+        groups = _Footer(data, start).groups if start >= 0 else []
+    except (IndexError, RecursionError) as error:
+        raise ValueError(f"{path}: its footer is damaged") from error
+    columns = {len(group.chunks) for group in groups}
+    if len(groups) != metadata.num_row_groups or columns - {metadata.num_columns}:
+        raise ValueError(f"{path}: its footer is damaged")
+    return groups
+
+
+def _sizes(path: Path, data: mmap.mmap, name: str, column: _Chunk) -> tuple[int, int]:
     """Bytes of all pages of a column in a group, and of the largest. Raises ValueError."""
-    name = str(column.path_in_schema)[:60]
-    at = column.data_page_offset
-    first = column.dictionary_page_offset
-    if column.has_dictionary_page and first is not None and 0 < first < at:
-        at = first
-    end = min(at + column.total_compressed_size, len(data))
-    if at < 0 or column.total_compressed_size < 0:
+    at = column.data_at
+    if 0 < column.dictionary_at < at:
+        at = column.dictionary_at
+    end = min(at + column.packed, len(data))
+    if at < 0 or column.packed < 0:
         raise ValueError(f"{path}: column {name!r} is damaged")
     total = largest = values = 0
     # As the reader does, until as many values have come as there are.
-    while at < end and values < column.num_values:
+    while at < end and values < column.values:
         try:
             page = _Header(data, at)
         except (IndexError, RecursionError) as error:
@@ -144,18 +175,14 @@ def _sizes(path: Path, data: mmap.mmap, column: pq.ColumnChunkMetaData) -> tuple
     return total, largest
 
 
-class _Header:
-    """The header of one page. Raises IndexError where it is none."""
+class _Compact:
+    """A record in Thrift's compact protocol. Raises IndexError where it is none."""
 
-    __slots__ = ("_at", "_data", "encoding", "end", "packed", "size", "values")
+    __slots__ = ("_at", "_data")
 
     def __init__(self, data: mmap.mmap, at: int) -> None:
         self._data = data
         self._at = at
-        self.size = self.packed = self.values = 0
-        self.encoding = -1
-        self._fields(self._of_page, 0)
-        self.end = self._at
 
     def _fields(self, take: Callable[[int, int, int], bool], depth: int) -> None:
         """Goes through a record; ``take`` answers whether it has read the field."""
@@ -167,37 +194,6 @@ class _Header:
             number = number + (byte >> 4) if byte >> 4 else self._integer()
             if not take(number, kind, depth):
                 self._skip(kind, depth)
-
-    def _of_page(self, number: int, kind: int, depth: int) -> bool:
-        if number == 2:
-            self.size = self._integer()
-        elif number == 3:
-            self.packed = self._integer()
-        elif number == 5 and kind == _STRUCT:
-            self._fields(self._of_data, depth + 1)
-        elif number == 8 and kind == _STRUCT:
-            self._fields(self._of_data_2, depth + 1)
-        else:
-            return False
-        return True
-
-    def _of_data(self, number: int, kind: int, depth: int) -> bool:
-        if number == 1:
-            self.values = self._integer()
-        elif number == 2:
-            self.encoding = self._integer()
-        else:
-            return False
-        return True
-
-    def _of_data_2(self, number: int, kind: int, depth: int) -> bool:
-        if number == 1:
-            self.values = self._integer()
-        elif number == 4:
-            self.encoding = self._integer()
-        else:
-            return False
-        return True
 
     def _skip(self, kind: int, depth: int) -> None:
         if kind in (_TRUE, _FALSE):
@@ -256,3 +252,106 @@ class _Header:
     def _integer(self) -> int:
         value = self._varint()
         return (value >> 1) ^ -(value & 1)
+
+
+class _Footer(_Compact):
+    """What the footer says of the groups of rows and their columns."""
+
+    __slots__ = ("groups",)
+
+    def __init__(self, data: mmap.mmap, at: int) -> None:
+        super().__init__(data, at)
+        self.groups: list[_Group] = []
+        self._fields(self._of_file, 0)
+
+    def _of_file(self, number: int, kind: int, depth: int) -> bool:
+        if number != 4 or kind != _LIST:
+            return False
+        for _ in range(self._records()):
+            self.groups.append(_Group())
+            self._fields(self._of_group, depth + 1)
+        return True
+
+    def _of_group(self, number: int, kind: int, depth: int) -> bool:
+        if number == 1 and kind == _LIST:
+            for _ in range(self._records()):
+                self.groups[-1].chunks.append(_Chunk())
+                self._fields(self._of_chunk, depth + 1)
+        elif number == 3:
+            self.groups[-1].rows = self._integer()
+        else:
+            return False
+        return True
+
+    def _of_chunk(self, number: int, kind: int, depth: int) -> bool:
+        if number != 3 or kind != _STRUCT:
+            return False
+        self._fields(self._of_column, depth + 1)
+        return True
+
+    def _of_column(self, number: int, kind: int, depth: int) -> bool:
+        chunk = self.groups[-1].chunks[-1]
+        if number == 5:
+            chunk.values = self._integer()
+        elif number == 7:
+            chunk.packed = self._integer()
+        elif number == 9:
+            chunk.data_at = self._integer()
+        elif number == 11:
+            chunk.dictionary_at = self._integer()
+        else:
+            return False
+        return True
+
+    def _records(self) -> int:
+        byte = self._byte()
+        if byte & 15 != _STRUCT:
+            raise IndexError
+        count = byte >> 4 if byte >> 4 != 15 else self._varint()
+        if count > _RECORDS_LIMIT:
+            raise IndexError
+        return count
+
+
+class _Header(_Compact):
+    """The header of one page. Raises IndexError where it is none."""
+
+    __slots__ = ("encoding", "end", "packed", "size", "values")
+
+    def __init__(self, data: mmap.mmap, at: int) -> None:
+        super().__init__(data, at)
+        self.size = self.packed = self.values = 0
+        self.encoding = -1
+        self._fields(self._of_page, 0)
+        self.end = self._at
+
+    def _of_page(self, number: int, kind: int, depth: int) -> bool:
+        if number == 2:
+            self.size = self._integer()
+        elif number == 3:
+            self.packed = self._integer()
+        elif number == 5 and kind == _STRUCT:
+            self._fields(self._of_data, depth + 1)
+        elif number == 8 and kind == _STRUCT:
+            self._fields(self._of_data_2, depth + 1)
+        else:
+            return False
+        return True
+
+    def _of_data(self, number: int, kind: int, depth: int) -> bool:
+        if number == 1:
+            self.values = self._integer()
+        elif number == 2:
+            self.encoding = self._integer()
+        else:
+            return False
+        return True
+
+    def _of_data_2(self, number: int, kind: int, depth: int) -> bool:
+        if number == 1:
+            self.values = self._integer()
+        elif number == 4:
+            self.encoding = self._integer()
+        else:
+            return False
+        return True
