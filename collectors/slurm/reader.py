@@ -15,7 +15,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from collectors.command import Result, Runner
@@ -23,7 +23,7 @@ from collectors.sample import Problem, clip
 from collectors.slurm.faults import GARBAGE, PLUGIN, UNCONFIGURED, SlurmTrouble, trouble
 from collectors.slurm.hostlist import HostlistError, compress, expand, valid_name
 from collectors.slurm.nodes import Nodes, local_ns, parse_nodes
-from collectors.slurm.text_nodes import clear
+from collectors.slurm.text_nodes import clear, clear_of_some, first_record
 
 # 10,000 nodes are about 25 MB of scontrol's JSON.
 OUTPUT_LIMIT_BYTES = 256 * 1024 * 1024
@@ -140,7 +140,7 @@ class SlurmReader:
                     # Its text can be read in more than one way: better nothing than a guess.
                     raise missing
                 continue
-            nodes, problems = self._read(result, wanted)
+            nodes, problems = self._answer(form, result, wanted, end)
             if form == "sinfo" and any(node.uncertain for node in nodes.values()):
                 continue  # sinfo of this version groups nodes: its answer is not good enough
             if not nodes and wanted is None:
@@ -203,6 +203,22 @@ class SlurmReader:
             env=self.tools.environment(),
             output_bytes=OUTPUT_LIMIT_BYTES,
         )
+
+    def _answer(
+        self, form: str, result: Result, wanted: Sequence[str] | None, end: float
+    ) -> tuple[Nodes, list[Problem]]:
+        if wanted is None or form == "scontrol" or clear_of_some(result.text()):
+            return self._read(result, wanted)
+        # Text, and somebody's words in one node's may look like another: each is asked for alone.
+        found: Nodes = {}
+        problems: list[Problem] = []
+        for name in wanted:
+            result = self._ask(form, [name], max(0.1, end - self._monotonic()))
+            own = replace(result, stdout=first_record(result.text()).encode())
+            nodes, odd = self._read(own, [name])
+            found.update(nodes)
+            problems.extend(odd)
+        return found, problems
 
     def _read(self, result: Result, wanted: Sequence[str] | None) -> tuple[Nodes, list[Problem]]:
         """The nodes of one answer. A failure is one, unless some of ``wanted`` do not exist."""

@@ -86,6 +86,22 @@ def clear(text: str) -> bool:
     return bool(lines)
 
 
+_NOT_FOUND = re.compile(r"(?:slurm_load_node error: )?Node \S+ not found")
+
+
+def clear_of_some(text: str) -> bool:
+    """:func:`clear` of an answer about some nodes, of which not all may exist."""
+    kept = [line for line in text.splitlines() if not _NOT_FOUND.fullmatch(line.strip())]
+    return clear("\n".join(kept)) or not any(line.strip() for line in kept)
+
+
+def first_record(text: str) -> str:
+    """What an answer about one node says of it: more that looks like a node stands behind its own
+    record, in somebody's Comment or Extra of several lines.
+    """
+    return next(_records(text), "")
+
+
 def _clear_tail(tail: str) -> bool:
     """The same for what stands from the first free text on."""
     reasons, comments = tail.count(" Reason="), tail.count(" Comment=")

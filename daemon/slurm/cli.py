@@ -22,6 +22,7 @@ from collectors.slurm.hostlist import compress
 from collectors.slurm.nodes import Nodes, local_ns, parse_nodes
 from collectors.slurm.reader import SlurmReader, Tools
 from collectors.slurm.source import Options
+from collectors.slurm.text_nodes import clear_of_some, first_record
 from daemon.slurm.adapter import Check, Outcome, SlurmError, SlurmUnavailable, plain_text
 from daemon.slurm.controller_log import ControllerLog
 from daemon.slurm.session import OneByOne, Session, SessionError, Talks
@@ -246,16 +247,20 @@ class _Scontrol:
 
     def look(self, names: list[str]) -> Nodes:
         """See writing.Channel."""
+        said = self._shown(names)
+        if clear_of_some(said):
+            return _read(said, names)
+        # Words in one node's Comment or Extra may look like another node.
+        found: Nodes = {}
+        for name in names:
+            found.update(_read(first_record(self._shown([name])), [name]))
+        return found
+
+    def _shown(self, names: list[str]) -> str:
         try:
-            said = self._talks.ask(f"show node {compress(names)}", self._deadline_seconds)
+            return self._talks.ask(f"show node {compress(names)}", self._deadline_seconds)
         except SessionError as error:
             raise SlurmUnavailable(f"slurmctld does not answer: {error}", HUNG) from error
-        nodes, _ = parse_nodes(said)
-        nodes = {name: node for name, node in nodes.items() if name in set(names)}
-        if not nodes and "not found" not in said:
-            error_words = trouble_of_text(said, "scontrol")
-            raise SlurmUnavailable(str(error_words), error_words.kind)
-        return nodes
 
     def change(self, names: list[str], change: Change) -> str:
         """See writing.Channel."""
@@ -281,6 +286,16 @@ class _Scontrol:
         if said:
             raise_if_not_written(said, "scontrol")
         return clip(said, 200)
+
+
+def _read(said: str, names: list[str]) -> Nodes:
+    """Those of ``names`` in scontrol's answer. Raises SlurmUnavailable where it is none."""
+    nodes, _ = parse_nodes(said)
+    nodes = {name: node for name, node in nodes.items() if name in set(names)}
+    if not nodes and "not found" not in said:
+        error_words = trouble_of_text(said, "scontrol")
+        raise SlurmUnavailable(str(error_words), error_words.kind)
+    return nodes
 
 
 def _log_may_be_anothers(config: str, path: Path | None) -> list[str]:

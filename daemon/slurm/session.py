@@ -1,10 +1,13 @@
 """One ``scontrol`` in interactive mode: several commands over one pipe.
 
 A process of its own for look and write costs 8 to 18 ms between them; over one pipe it is
-about 1 ms. The end of an answer is found by sending ``version`` behind each command, which
-scontrol answers by itself, without asking slurmctld. scontrol's readline repeats each command
-before the answer, and of a long one as much of its end as its screen is wide (``<...``): neither
-is an answer, and the words of a reason must not be read as slurmctld's.
+about 1 ms. The end of an answer is found by asking behind each command for the names in a host
+list, which scontrol answers by itself, without asking slurmctld. The one name in it is made up
+anew for each session: whoever has a node's Comment or Extra of several lines in that answer must
+not be able to end it early, or what follows would be read as the answer to the next command.
+scontrol's readline repeats each command before the answer, and of a long one as much of its end
+as its screen is wide (``<...``): neither is an answer, and the words of a reason must not be read
+as slurmctld's.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import secrets
 import selectors
 import shlex
 import signal
@@ -24,9 +28,10 @@ from collectors.command import Runner
 
 # 10,000 nodes as text are about 10 MB.
 ANSWER_LIMIT_BYTES = 128 * 1024 * 1024
-_MARK = re.compile(rb"^(?:scontrol: ?)*slurm[-a-z]* \d+\.\d+[^\n]*\n", re.MULTILINE)
 _PROMPT = re.compile(r"^(?:scontrol: ?)+")
-_ECHO = re.compile(r"^(?:update |show |version\b)")
+_ECHO = re.compile(r"^(?:update |show )")
+# Letters alone: a digit would be a number in a host list.
+_LETTERS = str.maketrans("0123456789", "ghijklmnop")
 _MARK_LIMIT_BYTES = 200
 # So wide that a command is repeated whole; and no key bindings of the user's.
 _SCREEN = {"TERM": "dumb", "COLUMNS": "262144", "INPUTRC": "/dev/null"}
@@ -96,6 +101,9 @@ class Session:
     ) -> None:
         self._monotonic = monotonic
         self._rest = b""
+        mark = f"end{secrets.token_hex(8).translate(_LETTERS)}"
+        self._end = f"show hostnames {mark}\n".encode()
+        self._mark = re.compile(rb"^(?:scontrol: ?)*%b\n" % mark.encode(), re.MULTILINE)
         try:
             self._process = subprocess.Popen(
                 list(argv),
@@ -119,11 +127,11 @@ class Session:
         """Waits until scontrol has started, so that its start is in nobody's window."""
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(b"version\n")
+            self._process.stdin.write(self._end)
         except OSError as error:
             raise SessionError("scontrol has ended", False) from error
         try:
-            self._until_mark(self._monotonic() + deadline_seconds, "version")
+            self._until_mark(self._monotonic() + deadline_seconds, "show hostnames")
         except SessionError as error:
             raise SessionError(str(error), False) from error
 
@@ -133,7 +141,7 @@ class Session:
             raise ValueError("a command is one line of printable ASCII: readline obeys other keys")
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(f"{command}\nversion\n".encode())
+            self._process.stdin.write(f"{command}\n".encode() + self._end)
         except OSError as error:
             raise SessionError("scontrol has ended", False) from error
         answer = self._until_mark(self._monotonic() + deadline_seconds, command)
@@ -146,7 +154,7 @@ class Session:
         self._rest = b""
         seen = 0
         while True:
-            mark = _MARK.search(buffer, max(0, seen - _MARK_LIMIT_BYTES))
+            mark = self._mark.search(buffer, max(0, seen - _MARK_LIMIT_BYTES))
             if mark:
                 self._rest = bytes(buffer[mark.end() :])
                 return bytes(buffer[: mark.start()])

@@ -412,12 +412,32 @@ def test_what_a_long_command_says_is_not_taken_for_slurmctlds_answer(
     assert outcome.said == {}
 
 
+@pytest.mark.slurm
+@pytest.mark.parametrize("interactive", [True, False])
+def test_words_that_look_like_another_node_hide_nobodys_drain(
+    interactive: bool, slurm: Cluster
+) -> None:
+    """A Comment (or Extra, which the node's own slurmd tells) of several lines: a record of n1 in
+    service, and what ended an answer of scontrol before.
+    """
+    record = slurm.run("scontrol", "-o", "show", "node", "n1").strip()
+    slurm.update("n1", state="drain", reason=THEIRS)
+    slurm.update("n3", comment=f"x\nslurm 22.05.8 y\n{record}\n")
+    adapter = CliAdapter(interactive=interactive)
+    assert adapter.nodes(["n1", "n3"])["n1"].reason == THEIRS
+    outcome = adapter.drain(dict.fromkeys(("n1", "n3", "n4"), OURS), free)
+    assert set(outcome.done) == {"n3", "n4"}
+    assert THEIRS in outcome.skipped["n1"]
+    assert slurm.reason("n1") == THEIRS
+
+
 def test_an_echo_of_any_length_is_no_answer(tmp_path: Path) -> None:
     tool = tmp_path / "scontrol"
     tool.write_text(  # as GNU readline shows a line that is longer than its screen
         "#!/bin/sh\n"
         'while read -r line; do case "$line" in\n'
-        "version) printf 'scontrol: version\\nslurm 22.05.8\\n';;\n"
+        "'show hostnames '*)\n"
+        '  printf \'scontrol: %s\\n%s\\n\' "$line" "${line#show hostnames }";;\n'
         '*) printf \'scontrol: \\r<%s\\nyes\\n\' "$(printf %s "$line" | tail -c 60)";;\n'
         "esac; done\n"
     )
