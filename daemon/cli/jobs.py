@@ -89,7 +89,8 @@ def table(rows: list[dict[str, Any]], idle: bool = False) -> str:
         lines.append("  ".join([*padded, line[-1]]).rstrip())
     watts = sum(row["power_watts"] or 0.0 for row in rows)
     known = sum(row["gpus"] or 0 for row in rows)
-    lines.append(f"{len(rows)} jobs, {known} GPUs, {watts / 1000:.1f} kW")
+    jobs = "1 job" if len(rows) == 1 else f"{len(rows)} jobs"
+    lines.append(f"{jobs}, {known} GPUs, {watts / 1000:.1f} kW")
     return "\n".join(lines)
 
 
@@ -135,7 +136,8 @@ def faults(met: list[dict[str, Any]]) -> str:
     worst: dict[str, float] = {}  # a job that met several faults loses its work once
     for one in met:
         worst[one["job"]] = max(worst.get(one["job"], 0.0), one["at_stake_gpu_hours"])
-    lines.append(f"{len(worst)} jobs had about {sum(worst.values()):.1f} GPU-hours to lose")
+    who = "1 job" if len(worst) == 1 else f"{len(worst)} jobs"
+    lines.append(f"{who} had about {sum(worst.values()):.1f} GPU-hours to lose")
     return "\n".join(lines)
 
 
@@ -146,7 +148,8 @@ def _percent(ratio: float | None) -> str:
 def in_full(one: dict[str, Any]) -> list[str]:
     """One job as people read it: what stands out first."""
     gpus = "GPUs" if one["gpus"] is None else f"{one['gpus']} GPUs"
-    head = f"job {one['job']} of {one['user']}: {gpus} on {len(one['nodes'])} nodes"
+    nodes = one["nodes"][0] if len(one["nodes"]) == 1 else f"{len(one['nodes'])} nodes"
+    head = f"job {one['job']} of {one['user']}: {gpus} on {nodes}"
     out = [
         f"{head}, runs for {span(one['elapsed_seconds'])}",
         f"held     {one['gpu_hours']:.1f} GPU-hours; if it died now, about "
