@@ -15,9 +15,11 @@ SECOND_NS = 1_000_000_000
 DAY_NS = 86_400 * SECOND_NS
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-_UPTIME = re.compile(r"\s*(\d{1,12})\.(\d{1,9})(?:\s*<\s*\d+\.\d+>)?\s*")
+# With the time since the line before: "12.5 <    0.000012>" of dmesg -d, "... <    0.000012 >" of
+# journalctl -o short-delta, with an asterisk where the clock was set.
+_UPTIME = re.compile(r"\s*(\d{1,12})\.(\d{1,9})(?:\s*<[\s\d.*]{1,30}>)?\s*")
 _DELTA = re.compile(r"\s*\+(\d{1,9})\.(\d{1,9})\s*")
-_DELTA_ONLY = re.compile(r"<\s*\d+\.\d+>")
+_DELTA_ONLY = re.compile(r"<[\s\d.*]{1,30}>")
 # [Sun Feb 23 16:24:18 2025], as dmesg -T and ctime(3) write it
 _CTIME = re.compile(r"[A-Z][a-z]{2} ([A-Z][a-z]{2})\s+(\d{1,2}) (\d\d):(\d\d):(\d\d) (\d{4})")
 # [Nov30 02:41], the first of each minute in dmesg -e
