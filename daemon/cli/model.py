@@ -120,16 +120,23 @@ def _listed(models: list[dict[str, Any]]) -> list[str]:
     return [*out, "* scores now"]
 
 
+def _lead(one: dict[str, Any]) -> str:
+    """How long before, where anything was foretold. Days of earlier versions do not say."""
+    seconds = one.get("lead_median_seconds") or 0.0
+    return f"{seconds / 3600:.1f} h" if seconds else "-"
+
+
 def _board(days: list[dict[str, Any]]) -> list[str]:
     if not days:
         return ["no scoreboard yet: it is made once a day"]
     out = [
-        "DAY         MODEL                  DRAINS  RIGHT  WRONG  OPEN  UNKNOWN  MISSED/FAILURES"
+        "DAY         MODEL                  DRAINS  RIGHT  WRONG  OPEN  UNKNOWN    LEAD  "
+        "MISSED/FAILURES"
     ]
     out += [
         f"{one['day']}  {one['model']:<21}  {one['drains']:>6}  {one['hits']:>5}  "
         f"{one['wrong']:>5}  {one['open']:>4}  {one['unknown']:>7}  "
-        f"{one['missed']}/{one['failures']}"
+        f"{_lead(one):>6}  {one['missed']}/{one['failures']}"
         for one in days
     ]
     return out

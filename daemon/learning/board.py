@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from statistics import median
 from typing import Any
 
 from daemon.store.database import Database
@@ -70,6 +71,8 @@ class Score:
     missed: int = 0
     node_days: float = 0.0
     expected: float = 0.0
+    # How long before the failures that it foretold it first said so, median; 0: it foretold none.
+    lead_median_seconds: float = 0.0
 
     @property
     def words(self) -> str:
@@ -79,6 +82,8 @@ class Score:
             f"({self.hits} right, {self.wrong} wrong, {self.open} open, {self.unknown} unknown); "
             f"missed {self.missed} of {self.failures} failures"
         )
+        if self.lead_median_seconds:
+            text += f", told the others {self.lead_median_seconds / 3600:.1f} h before (median)"
         return text + (f"; said {self.expected:.1f} failures" if self.expected else "")
 
 
@@ -92,16 +97,20 @@ def score(
 ) -> Score:
     """Pure. ``failures``: sorted onsets of each node within the window."""
     count = Counter[str]()
-    told: set[tuple[str, int]] = set()
+    told: dict[tuple[str, int], float] = {}  # each failure that was foretold: seconds before it
     for one in would:
         for at_ns in one.alarms(horizon_ns):
             end_ns = at_ns + horizon_ns
             struck = [at for at in failures.get(one.node, ()) if at_ns < at <= end_ns]
-            told.update((one.node, at) for at in struck)
+            for at in struck:
+                lead_seconds = (at - at_ns) / 1e9
+                told[one.node, at] = max(told.get((one.node, at), 0.0), lead_seconds)
             count["drains"] += 1
             count[_became(one, at_ns, end_ns, bool(struck), now_ns)] += 1
     total = sum(len(onsets) for onsets in failures.values())
-    return Score(model, day, failures=total, missed=total - len(told), **count)
+    lead = median(told.values()) if told else 0.0
+    missed = total - len(told)
+    return Score(model, day, failures=total, missed=missed, lead_median_seconds=lead, **count)
 
 
 def _became(one: Would, at_ns: int, end_ns: int, struck: bool, now_ns: int) -> str:

@@ -40,6 +40,21 @@ def test_a_failure_within_the_horizon_makes_a_hit_and_one_after_it_does_not() ->
     assert (other.hits, other.wrong, other.missed) == (0, 1, 1)
 
 
+def test_the_lead_is_that_of_the_first_word_before_each_failure_that_was_foretold() -> None:
+    at = 50 * DAY_NS
+    would = [
+        Would("a", "n1", at), Would("b", "n1", at + 2 * HOUR_NS), Would("c", "n2", at),
+        Would("d", "n3", at),
+    ]  # fmt: skip
+    failures = {"n1": [at + 10 * HOUR_NS], "n2": [at + 4 * HOUR_NS], "n3": [], "n4": [at]}
+    found = board(would, failures)
+    assert found.lead_median_seconds == 7 * 3600  # of ten hours and of four
+    assert "told the others 7.0 h before (median)" in found.words
+    nothing = board([Would("d", "n3", at)], failures)
+    assert nothing.lead_median_seconds == 0
+    assert "before" not in nothing.words
+
+
 def test_a_persons_word_counts_before_what_was_seen() -> None:
     at = 50 * DAY_NS
     right = board([Would("a", "n1", at, True)], {})
