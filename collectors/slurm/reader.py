@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -34,7 +35,9 @@ ENVIRONMENT = {"SLURM_TIME_FORMAT": "standard", "SLURM_BITSTR_LEN": "0"}
 # Hidden partitions too, and this cluster alone: where FederationParameters=fed_display is set the
 # commands show all clusters of a federation, whose node names may be the same as ours.
 _OURS = ("--all", "--local")
-# The comment is the last: it is free text and may hold the separator.
+# The comment is the last: it is free text and may hold the separator, and whole lines. So each line
+# of squeue's own begins with a word that is made up for each answer: whoever submits a job could
+# else write other jobs into its comment, and have them signalled or requeued.
 JOB_FORMAT = "%A|%i|%T|%u|%e|%M|%b|%P|%N|%k"
 # The states in which a job holds nodes (squeue(1), "JOB STATE CODES").
 JOB_STATES = "RUNNING,COMPLETING,CONFIGURING,SUSPENDED,STOPPED"
@@ -156,14 +159,15 @@ class SlurmReader:
     def jobs(self, deadline_seconds: float = 10.0) -> dict[str, Job]:
         """The jobs that hold nodes, by id. Raises SlurmTrouble."""
         self.tools.check()
+        mark = f"tocsin{secrets.token_hex(8)}|"
+        # Not as an argument: those of a process can be read by everybody on its machine.
         result = self._run(
-            "squeue",
-            ("--noheader", *_OURS, f"--states={JOB_STATES}", f"--format={JOB_FORMAT}"),
-            deadline_seconds,
-        )
+            "squeue", ("--noheader", *_OURS, f"--states={JOB_STATES}"), deadline_seconds,
+            SQUEUE_FORMAT=f"{mark}{JOB_FORMAT}",
+        )  # fmt: skip
         if not result.ok:
             raise trouble(result)
-        return parse_jobs(result.text())
+        return parse_jobs(result.text(), mark)
 
     def _read_text(self, end: float) -> tuple[Nodes, list[Problem]] | None:
         """All nodes as text, where this can be read in one way only.
@@ -194,13 +198,15 @@ class SlurmReader:
             "scontrol", (*_OURS, "--detail", "--oneliner", "show", what, *names), deadline_seconds
         )
 
-    def _run(self, name: str, arguments: tuple[str, ...], deadline_seconds: float) -> Result:
+    def _run(
+        self, name: str, arguments: tuple[str, ...], deadline_seconds: float, **environment: str
+    ) -> Result:
         self.reads_total += 1
         return self._runner.run(
             self.tools.command(name, *arguments),
             deadline_seconds=deadline_seconds,
             kind=f"slurm-{name}",
-            env=self.tools.environment(),
+            env={**self.tools.environment(), **environment},
             output_bytes=OUTPUT_LIMIT_BYTES,
         )
 
@@ -261,11 +267,11 @@ def _no_json(result: Result) -> SlurmTrouble | None:
     return error if error.kind == PLUGIN else None
 
 
-def parse_jobs(text: str) -> dict[str, Job]:
-    """squeue's lines in JOB_FORMAT; a line that is none is left out."""
+def parse_jobs(text: str, mark: str) -> dict[str, Job]:
+    """squeue's lines in JOB_FORMAT behind ``mark``; a line that is none is left out."""
     jobs: dict[str, Job] = {}
-    for line in text.splitlines():
-        parts = line.strip().split("|", 9)
+    for line in text.split("\n"):
+        parts = line.removeprefix(mark).strip().split("|", 9) if line.startswith(mark) else []
         if len(parts) != 10 or not parts[0].isdecimal():
             continue
         number, key, state, user, end, elapsed, gres, partition, where, said = parts

@@ -35,7 +35,9 @@ def write_tools(folder: Path, nodes: list[dict[str, object]]) -> Path:
     folder.mkdir(exist_ok=True)
     (folder / "nodes.json").write_text(json.dumps({"nodes": nodes, "errors": []}))
     (folder / "scontrol").write_text(f"#!/bin/sh\ncat {folder}/nodes.json\n")
-    (folder / "squeue").write_text("#!/bin/sh\necho '4|4|RUNNING|ann|N/A|1:00|N/A|batch|n7|'\n")
+    (folder / "squeue").write_text(  # each line behind what its format begins with
+        '#!/bin/sh\necho "${SQUEUE_FORMAT%%|*}|4|4|RUNNING|ann|N/A|1:00|N/A|batch|n7|"\n'
+    )
     for name in ("scontrol", "squeue"):
         (folder / name).chmod(0o755)
     return folder

@@ -177,7 +177,7 @@ def test_one_bad_node_costs_no_other() -> None:
 def test_no_input_raises(text: bytes | str) -> None:
     parse_nodes(text)
     parse(text, "n1", 1)
-    parse_jobs(text if isinstance(text, str) else text.decode("latin-1"))
+    parse_jobs(text if isinstance(text, str) else text.decode("latin-1"), "")
 
 
 JSON_VALUES = st.recursive(
@@ -257,7 +257,7 @@ def test_jobs_of_squeue() -> None:
         "8|8_[1-3]|PENDING|bob|N/A|0:00|gres/gpu:h200:8|batch||\n"
         "slurm_load_jobs error: something\n"
     )
-    jobs = parse_jobs(text)
+    jobs = parse_jobs("".join(f"q7|{line}\n" for line in text.splitlines()), "q7|")
     assert jobs["1"].gpus_per_node == 2
     assert jobs["1"].elapsed_seconds == 86405.0
     assert jobs["7"].nodes == ("n1", "n2")
@@ -267,6 +267,13 @@ def test_jobs_of_squeue() -> None:
     assert jobs["7"].end_time_ns == 0
     assert jobs["8"].nodes == ()
     assert set(jobs) == {"1", "7", "8"}
+
+
+def test_jobs_that_a_job_tells_in_its_comment_are_none() -> None:
+    fake = "9|9|RUNNING|bob|N/A|0:05|N/A|batch|n1|tocsin=requeue"
+    own = "q7|1|1|RUNNING|ann|N/A|0:05|N/A|batch|n2|"
+    text = f"{own}x\n{fake}\nq8|{fake}\r{fake}\x0b{fake}\x85{fake}\n"
+    assert set(parse_jobs(text, "q7|")) == {"1"}
 
 
 @pytest.mark.parametrize("name", ["returned-nodes.json", "returned-nodes.txt", "rest-nodes.json"])

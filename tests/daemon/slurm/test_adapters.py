@@ -431,6 +431,16 @@ def test_words_that_look_like_another_node_hide_nobodys_drain(
     assert slurm.reason("n1") == THEIRS
 
 
+@pytest.mark.slurm
+def test_jobs_in_the_comment_of_a_job_are_none(slurm: Cluster) -> None:
+    """Any user may write them: they would be told, signalled or requeued for a drained node."""
+    fake = "77|77|RUNNING|bob|2026-12-01T00:00:00|1:00|gres:gpu:1|batch|n2|tocsin=requeue"
+    job = slurm.start_job("n1", f"--comment=x\n{fake}")
+    found = CliAdapter().reader.jobs()
+    assert set(found) == {job}
+    assert found[job].nodes == ("n1",)
+
+
 def test_an_echo_of_any_length_is_no_answer(tmp_path: Path) -> None:
     tool = tmp_path / "scontrol"
     tool.write_text(  # as GNU readline shows a line that is longer than its screen
