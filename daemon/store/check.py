@@ -26,7 +26,7 @@ from daemon.store.errors import StoreUnavailableError, unavailable
 from daemon.store.parts import Part, all_parts, read_part, remove, without_covered
 from daemon.store.reader import Reader
 from daemon.store.rebuild import rebuild_if_damaged
-from daemon.store.sealed import open_sealed
+from daemon.store.sealed import check_whole, open_sealed
 from daemon.store.segments import list_segments, read_segment, segment_path
 from daemon.store.swap import mended_path, unfinished_path
 from daemon.store.tables import sort_once, tags_of, times_ns
@@ -154,6 +154,7 @@ def _verify_part(part: Part, deep: bool) -> Iterator[Finding]:
         if not deep:
             open_sealed(part.path).close()
             return
+        check_whole(part.path)
         table = read_part(part.path)
     except FileNotFoundError:
         return  # merged while we looked

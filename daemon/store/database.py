@@ -219,6 +219,13 @@ def make_parent(path: Path) -> None:
         raise unavailable(error, path) from error
 
 
+def damaged(path: Path | str, what: str) -> StoreUnavailableError:
+    """That the file holds what nobody can have written, and what to do."""
+    return StoreUnavailableError(
+        f"database {path}: {what}; {_DAMAGED}: stop the head, then run tocsin store repair"
+    )
+
+
 def is_damage(error: StoreUnavailableError) -> bool:
     """Whether it says that the file itself is damaged."""
     return _DAMAGED in str(error)

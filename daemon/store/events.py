@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from collectors.sample import Sample
-from daemon.store.database import Database
+from daemon.store.database import Database, damaged
 
 log = logging.getLogger("tocsin.store")
 
@@ -209,6 +209,8 @@ class BatchMarks:
         self.database = database
         self._highest: dict[str, dict[str, int]] = {}
         for row in database.query("SELECT * FROM batches ORDER BY seen_ns"):
+            if not isinstance(row["sequence"], int):
+                raise damaged(database.path, "a batch without a number")
             self.note(row["node"], row["instance"], row["sequence"])
 
     def seen(self, node: str, instance: str, sequence: int) -> bool:

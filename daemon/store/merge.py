@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from daemon.frames import sync_directory
 from daemon.store.errors import StoreUnavailableError, unavailable
-from daemon.store.parts import Part, encodings, group_rows
+from daemon.store.parts import Part, encodings, group_rows, sound
 from daemon.store.sealed import open_sealed, seal
 from daemon.store.tables import (
     TAG,
@@ -71,7 +71,7 @@ class _Source:
         for number in range(len(self._limits)):
             if not self._may_hold(number, piece):
                 continue
-            table = self.file.read_row_group(number, columns=self._known(columns))
+            table = sound(self.file.read_row_group(number, columns=self._known(columns)))
             for name, low, high in piece.tags:
                 words = self._words(table, name)
                 inside = pc.and_(pc.greater_equal(words, low), pc.less_equal(words, high))

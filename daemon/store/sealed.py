@@ -4,7 +4,8 @@ Pages have one each (``write_page_checksum``), so a flipped bit in them is an er
 number. The footer has none, and one flipped bit in it can end the process: Arrow (to 26 at least)
 does not catch what its C++ throws where a column's metadata are asked for. So the checksum stands
 right before the footer, where a Parquet file may hold anything: readers find the footer from the
-end, and the pages by their places.
+end, and the pages by their places. Beside it stands one over all that comes before, the headers of
+the pages too: that is for whoever looks at the whole file.
 
 Source: https://parquet.apache.org/docs/file-format/
 """
@@ -20,13 +21,14 @@ from typing import BinaryIO
 import pyarrow.parquet as pq
 
 _END = struct.Struct("<I4s")
-_SEAL = struct.Struct("<8sI")
+_SEAL = struct.Struct("<8sII")  # word, checksum of the footer, of all before the seal
+_PIECE_BYTES = 1024 * 1024
 _WORD = b"tocsin\xf5\x01"
 _MAGIC = b"PAR1"
 
 
 class BrokenSealError(OSError):
-    """The footer is not what was written."""
+    """The file is not what was written."""
 
 
 def seal(file: BinaryIO) -> None:
@@ -39,8 +41,9 @@ def seal(file: BinaryIO) -> None:
     start = size - _END.size - length
     file.seek(start)
     footer = file.read(length)
+    before = _checksum_to(file, start)
     file.seek(start)
-    file.write(_SEAL.pack(_WORD, zlib.crc32(footer)) + footer + _END.pack(length, magic))
+    file.write(_SEAL.pack(_WORD, zlib.crc32(footer), before) + footer + _END.pack(length, magic))
 
 
 def open_sealed(path: Path) -> pq.ParquetFile:
@@ -53,7 +56,22 @@ def open_sealed(path: Path) -> pq.ParquetFile:
         file.close()
 
 
-def _check(file: BinaryIO) -> None:
+def check_whole(path: Path) -> None:
+    """Raises OSError where anything of ``path`` is not what was written, as far as it is sealed."""
+    with open(path, "rb") as file:
+        _check(file, whole=True)
+
+
+def _checksum_to(file: BinaryIO, end: int) -> int:
+    file.seek(0)
+    checksum = 0
+    while end > 0 and (piece := file.read(min(end, _PIECE_BYTES))):
+        checksum = zlib.crc32(piece, checksum)
+        end -= len(piece)
+    return checksum
+
+
+def _check(file: BinaryIO, whole: bool = False) -> None:
     size = file.seek(0, os.SEEK_END)
     if size < _END.size + _SEAL.size:
         return  # Arrow says what it is
@@ -63,6 +81,10 @@ def _check(file: BinaryIO) -> None:
     if start < 0:
         return
     file.seek(start)
-    word, checksum = _SEAL.unpack(file.read(_SEAL.size))
-    if word == _WORD and zlib.crc32(file.read(length)) != checksum:
+    word, checksum, before = _SEAL.unpack(file.read(_SEAL.size))
+    if word != _WORD:
+        return
+    if zlib.crc32(file.read(length)) != checksum:
         raise BrokenSealError("its footer is damaged")
+    if whole and _checksum_to(file, start) != before:
+        raise BrokenSealError("its pages are damaged")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from collectors.sample import sample
 from daemon.drains.ledger_schema import SCHEMA
 from daemon.store.check import repair, verify
 from daemon.store.database import Database
@@ -21,6 +22,7 @@ from daemon.store.rebuild import rebuild_if_damaged
 from daemon.store.swap import mended_path
 
 PAGE = 4096
+START_NS = 1_780_000_000 * 10**9
 # Ends as "kill -9" does just before the call of os whose number is given.
 CHILD = """
 import os, signal, sys
@@ -162,3 +164,35 @@ def test_a_disk_that_is_full_while_mending_is_said_and_leaves_the_old_one(
         assert not mended_path(small / "tocsin.sqlite").exists()
     finally:
         subprocess.run(["umount", str(small)], check=True)
+
+
+def test_a_row_that_nobody_can_have_written_is_damage_and_is_mended(tmp_path: Path) -> None:
+    """As a flipped bit in a record's header leaves it: no number where there must be one."""
+    store = Store(tmp_path)
+    store.append([sample("gpu", START_NS, {"power_watts": 1.0}, node="n1")], ("n1", "abc", 7))
+    store.append([sample("gpu", START_NS + 1, {"power_watts": 1.0}, node="n2")], ("n2", "def", 9))
+    store.commit()
+    store.roll(START_NS, everything=True)
+    store.close()
+    with closing(sqlite3.connect(tmp_path / "tocsin.sqlite")) as one:
+        one.execute("PRAGMA writable_schema=ON")
+        one.execute(
+            "UPDATE sqlite_master SET sql = replace(sql, 'sequence INTEGER NOT NULL',"
+            " 'sequence INTEGER         ')"
+        )
+        one.commit()
+    with closing(sqlite3.connect(tmp_path / "tocsin.sqlite")) as one:
+        one.execute("UPDATE batches SET sequence = NULL WHERE node = 'n1'")
+        one.execute("PRAGMA writable_schema=ON")
+        one.execute(
+            "UPDATE sqlite_master SET sql = replace(sql, 'sequence INTEGER         ',"
+            " 'sequence INTEGER NOT NULL')"
+        )
+        one.commit()
+    with pytest.raises(StoreUnavailableError, match=r"damaged: .* tocsin store repair"):
+        Store(tmp_path)
+    assert any("rebuilt tocsin.sqlite" in line for line in repair(tmp_path))
+    store = Store(tmp_path)
+    assert store.marks.seen("n2", "def", 9)
+    assert not store.marks.seen("n1", "abc", 7)
+    store.close()

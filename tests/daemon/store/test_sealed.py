@@ -16,8 +16,8 @@ from daemon.store.check import verify
 from daemon.store.embedded import Store
 from daemon.store.errors import StoreUnavailableError
 from daemon.store.merge import merge_parts
-from daemon.store.parts import HOUR_NS, all_parts, list_parts, read_part
-from daemon.store.tables import sort_once
+from daemon.store.parts import HOUR_NS, all_parts, list_parts, read_part, sound
+from daemon.store.tables import TIME, sort_once, with_tags
 
 START_NS = 1_780_000_000_000_000_000 // HOUR_NS * HOUR_NS
 
@@ -122,3 +122,30 @@ def test_a_file_without_a_seal_is_read_as_before(part: Path) -> None:
     pq.write_table(table, part)
     assert read_part(part).num_rows == 400
     assert isinstance(read_part(part), pa.Table)
+
+
+def test_a_damaged_header_of_a_page_is_found_by_who_looks_at_all(part: Path) -> None:
+    """No checksum of Parquet's is over it, and its field that holds the page's may be hit too."""
+    whole = part.read_bytes()
+    metadata = pq.read_metadata(part).row_group(0)
+    places = [metadata.column(place).data_page_offset for place in range(metadata.num_columns)]
+    for place in places:
+        for byte in range(12):
+            data = bytearray(whole)
+            data[place + byte] ^= 8
+            part.write_bytes(bytes(data))
+            (finding,) = verify(part.parents[3])
+            assert finding.loses_rows
+            try:
+                read_part(part)
+            except StoreUnavailableError:
+                continue
+
+
+def test_a_tag_that_is_of_no_word_is_damage(part: Path) -> None:
+    wrong = pa.DictionaryArray.from_arrays(
+        pa.array([0, 7], pa.int32()), pa.array(["n1"]), safe=False
+    )
+    table = with_tags(pa.table({"time": pa.array([1, 2], TIME), "node": wrong}), ["node"])
+    with pytest.raises(pa.ArrowException):
+        sound(table)
