@@ -3,6 +3,9 @@
 A field whose value holds a line end or other control characters is written as its name on a line,
 eight bytes of length (little endian), that many bytes, and a line end. An empty line ends an entry.
 
+``-o verbose`` has the same fields for people: an entry begins with its date and cursor, each field
+is indented by four blanks, further lines of its text by more.
+
 Source: systemd's Journal Export Format, https://systemd.io/JOURNAL_EXPORT_FORMATS/
 """
 
@@ -12,10 +15,13 @@ import re
 from collections.abc import Iterator, Mapping
 
 from collectors.kernel.records import LINE_LIMIT, Record, journal_entry
+from collectors.kernel.stamps import dated
 from collectors.sample import Problem
 
 _NAME = re.compile(rb"[A-Z_][A-Z0-9_]{0,63}")
 _FIRST = re.compile(rb"\s*(?:__CURSOR|__REALTIME_TIMESTAMP|__SEQNUM|_BOOT_ID|MESSAGE)[=\n]")
+_VERBOSE = re.compile(rb"^[A-Z][^\n\[]{9,80} \[s=[0-9a-f]{32};i=[0-9a-f]{1,16};", re.M)
+_LINE = re.compile(rb"[^\n]+")
 # The fields that an entry is made of here; others (stack traces, core dumps) are passed over.
 _WANTED = frozenset(
     {
@@ -66,6 +72,33 @@ def records(body: bytes) -> Iterator[tuple[Record | None, Problem | None]]:
             value = body[at + 8 : at + 8 + min(length, LINE_LIMIT)]
             entry.setdefault(name, value.decode("utf-8", "replace"))
         at += 9 + length
+    yield from _ended(entry)
+
+
+def is_verbose(body: bytes) -> bool:
+    """Whether ``body`` begins as what ``journalctl -o verbose`` prints."""
+    lines = body[:4_096].split(b"\n")[:5]  # some versions say first when the journal begins
+    first = next((line for line in lines if line.strip() and not line.startswith(b"-- ")), b"")
+    return _VERBOSE.match(first) is not None
+
+
+def verbose_records(body: bytes, now_ns: int) -> Iterator[tuple[Record | None, Problem | None]]:
+    """Every entry of ``-o verbose``; what is neither a field nor an entry's beginning is passed."""
+    entry: dict[str, str] = {}
+    for found in _LINE.finditer(body):
+        line = body[found.start() : min(found.end(), found.start() + LINE_LIMIT)]
+        if _VERBOSE.match(line):
+            yield from _ended(entry)
+            stamp, _ = dated(line[:100].decode("ascii", "replace"), now_ns)
+            entry = {} if stamp.time_ns is None else {
+                "__REALTIME_TIMESTAMP": str(stamp.time_ns // 1000)
+            }  # fmt: skip
+            continue
+        name, equals, text = line[4:].partition(b"=")
+        if equals and line[:4] == b"    " and _NAME.fullmatch(name):
+            key = name.decode("ascii")
+            if key in _WANTED:
+                entry.setdefault(key, text.decode("utf-8", "replace"))
     yield from _ended(entry)
 
 

@@ -207,6 +207,9 @@ def _records(text: str | bytes, now_ns: int) -> Iterator[tuple[Record | None, Pr
     if kernel_export.is_export(body):
         yield from kernel_export.records(body)
         return
+    if kernel_export.is_verbose(body):
+        yield from kernel_export.verbose_records(body, now_ns)
+        return
     before: Record | None = None
     if body.startswith((b"{\n", b"{\r\n")):
         body = _one_per_line(body)

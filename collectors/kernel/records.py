@@ -208,4 +208,7 @@ def _stamped(line: str, stamp: Stamp, now_ns: int, before: Record | None) -> Rec
         if tag is None:
             break
         line, host = line[tag.end() :], tag["host"] or host
+    known = "" if before is None or host else before.host
+    if known and line.startswith(f"{known} ") and _OTHER_TAG.match(line):
+        kernel, host = False, known  # journalctl -o short-monotonic: a program of this host
     return Record(line.strip(), kernel, stamp.time_ns, stamp.uptime_ns, host=host)

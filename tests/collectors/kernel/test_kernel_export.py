@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from collectors.kernel import export as kernel_export
 from collectors.kernel.lines import parse
 
-BODY = (Path(__file__).parents[2] / "fixtures/kernel/journal-252.export").read_bytes()
+FIXTURES = Path(__file__).parents[2] / "fixtures/kernel"
+BODY = (FIXTURES / "journal-252.export").read_bytes()
 NOW_NS = 1_796_007_000_000_000_000
 
 
@@ -63,3 +64,16 @@ def test_other_logs_are_no_export() -> None:
 def test_no_bytes_give_a_traceback(noise: bytes, at: int) -> None:
     parse(BODY[:at] + noise + BODY[at:], "n3", NOW_NS)
     list(kernel_export.records(noise))
+
+
+@pytest.mark.parametrize(
+    "form", ["short-monotonic", "short-delta", "short-iso-precise", "with-unit", "verbose"]
+)
+def test_every_form_of_journalctl_tells_programs_from_the_kernel(form: str) -> None:
+    text = (FIXTURES / f"journal-252.{form}.txt").read_bytes()
+    samples, problems = parse(text, "n3", NOW_NS)
+    assert [(one.tag("code"), one.text("device")) for one in samples] == [
+        ("79", "0000:9b:00"),
+        ("readonly", "nvme0n1p2"),
+    ]
+    assert problems == []
