@@ -53,6 +53,7 @@ _XID_LIKE = re.compile(r"(?:NVRM:\s+Xid|nvidia-nvswitch\d+: SXid)\b")
 _REPEATED = re.compile(r"message repeated (?P<times>\d{1,9}) times?: \[\s?(?P<text>.*)\]", re.S)
 _LOST_HEAD = re.compile(rf"NVRM: The NVIDIA GPU {ADDRESS}")
 _LOST_TAIL = re.compile(r"NVRM:\s+(?:\(PCI ID|installed in|fallen off)")
+_INDENTED = (b" ", b"\t")
 # The lines of one message may be mixed with those of other processors.
 _JOIN_LINES = 16
 _PROBLEM_LIMIT = 100
@@ -244,10 +245,15 @@ def _next_of_interest(
     hit = _TRIGGER_BYTES.search(body, start)
     at = last if hit is None else hit.start()
     here = max(start, body.rfind(b"\n", start, at) + 1)
-    if here > start and body[here : here + 1] in (b" ", b"\t"):
-        above = max(start, body.rfind(b"\n", start, here - 1) + 1)
+    if here > start and body[here : here + 1] in _INDENTED:
+        end = here - 1
+        above = max(start, body.rfind(b"\n", start, end) + 1)
+        # The message's first line tells who wrote it: further ones above may be indented as well.
+        while above > start and body[above : above + 1] in _INDENTED and here - above <= LINE_LIMIT:
+            end = above - 1
+            above = max(start, body.rfind(b"\n", start, end) + 1)
         if here - above <= LINE_LIMIT:
-            before = _record(body[above : here - 1].rstrip(b"\r\0"), now_ns, before, True)[0]
+            before = _record(body[above:end].rstrip(b"\r\0"), now_ns, before, True)[0]
     return here, before
 
 

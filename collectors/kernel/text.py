@@ -138,7 +138,9 @@ class TextReader:
             )
 
     def _record(self, line: Line, now_ns: int) -> Record | None:
-        above, self._above = self._above, line.raw
+        above = self._above
+        if line.raw[:1] not in (b" ", b"\t"):
+            self._above = line.raw  # the first line of a message tells who wrote it
         runs_on = self._runs_on(line.raw)
         self._carried.take(line.raw)
         if not of_interest(line.raw):

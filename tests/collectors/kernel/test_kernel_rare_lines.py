@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from collectors.kernel.lines import parse
+from collectors.kernel.hosts import Hosts
+from collectors.kernel.lines import classify, parse
+from collectors.kernel.text import TextReader
 from tests.collectors.contract import NODE, NOW_NS
 
 
@@ -44,3 +48,34 @@ def test_an_nvswitch_that_fails_and_a_grace_that_stumbles_are_found(
     (found,) = parse(f"[  114.000001] {line}\n", NODE, NOW_NS)[0]
     assert (found.tag("kind"), found.tag("code")) == (kind, code)
     assert found.number("severity") == 2.0
+
+
+PROGRAM = """\
+Nov 30 02:41:12 gpu07 kernel: NVRM: Xid (PCI:0000:9b:00): 31, pid=1, name=a, Ch 1
+Nov 30 02:41:13 gpu07 trainer[77]: line one
+                                   line two
+                                   line three
+                                   NVRM: Xid (PCI:0000:1b:00): 79, pid=1
+                                   NVRM: Xid (PCI:0000:1b:00): 48, pid=1
+Nov 30 02:41:14 gpu07 kernel: NVRM: Xid (PCI:0000:9b:00): 43, pid=1, name=a, Ch 1
+Nov 30 02:41:15 gpu07 kernel: NVRM: GPU at PCI:0000:9b:00: GPU-1
+                              NVRM: Xid (PCI:0000:9b:00): 45, pid=1, name=a, Ch 1
+"""
+
+
+def test_no_line_of_what_a_program_wrote_over_many_lines_is_the_kernels() -> None:
+    assert [one.tag("code") for one in parse(PROGRAM, NODE, NOW_NS)[0]] == ["31", "43", "45"]
+
+
+def test_nor_is_it_in_a_file_that_is_followed(tmp_path: Path) -> None:
+    file = tmp_path / "kern.log"
+    file.write_text(PROGRAM)
+    hosts = Hosts(["gpu07"])
+    reader = TextReader(file, lambda: 1, hosts, trust_mixed=True)
+    events = [
+        event.code
+        for record in reader.read(NOW_NS, 100)
+        if record.kernel and (event := classify(record.text)) is not None
+    ]
+    assert events == ["31", "43", "45"]
+    reader.close()
