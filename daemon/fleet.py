@@ -1,6 +1,7 @@
 """The fleet in a few points a minute, so that a dashboard of 10,000 nodes reads no GPU's history.
 
-Three measurements, written by the head:
+They are made of the newest readings that the head keeps anyway (``daemon/latest.py``). Three
+measurements, written by the head:
 
 - ``fleet`` [metric]: count, mean, sum, minimum, p05, p50, p95, p99, maximum of the newest
   readings of all parts that were heard lately;
@@ -12,16 +13,17 @@ Three measurements, written by the head:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
+from itertools import chain
+from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 
-from collectors.sample import Metric, Sample, Tags, Value, sample
+from collectors.sample import Metric, Sample, sample
+from daemon.latest import GPU_FIELDS, STALE_NS, Latest
+from models.features.arrays import Floats
 
-NANOSECONDS = 1_000_000_000
 # No watched number is larger: clocks in hertz are some 1e9.
 _ABSURD = 1e15
 
@@ -76,108 +78,79 @@ METRICS: tuple[Metric, ...] = (
 _QUANTILES = {"minimum": 0.0, "p05": 0.05, "p50": 0.5, "p95": 0.95, "p99": 0.99, "maximum": 1.0}
 
 
-class FleetPoints:
-    """Keeps the newest value of each part and sums them up when asked. For one thread."""
-
-    def __init__(
-        self,
-        watched: Sequence[Watched] = WATCHED,
-        top: int = 10,
-        stale_seconds: float = 180.0,
-    ) -> None:
-        self.watched = tuple(watched)
-        self.top = top
-        self.stale_ns = int(stale_seconds * NANOSECONDS)
-        named: dict[str, tuple[str, ...]] = {}
-        for one in self.watched:
-            named[one.measurement] = (*named.get(one.measurement, ()), one.field)
-        self._fields = {measurement: _Fields(names) for measurement, names in named.items()}
-        # For each measurement: part -> (time, values in the order of its watched fields).
-        self._newest: dict[str, dict[Tags, tuple[int, tuple[float, ...]]]] = {
-            name: {} for name in self._fields
-        }
-
-    def observe(self, samples: Iterable[Sample]) -> None:
-        """Takes in readings; of one part the newest counts."""
-        for one in samples:
-            fields = self._fields.get(one.measurement)
-            if fields is None:
-                continue
-            newest = self._newest[one.measurement]
-            known = newest.get(one.tags)
-            if known is None or one.time_ns >= known[0]:
-                newest[one.tags] = (one.time_ns, fields.values(one.fields))
-
-    def points(self, now_ns: int) -> list[Sample]:
-        """The points of this moment. Parts not heard for a while count no more."""
-        found: list[Sample] = []
-        for measurement, fields in self._fields.items():
-            newest = self._newest[measurement]
-            for tags in [tags for tags, (at, _) in newest.items() if now_ns - at > self.stale_ns]:
-                del newest[tags]
-            parts = list(newest)
-            values = np.array([value for _, value in newest.values()], np.float64)
-            for column, name in enumerate(fields.names):
-                own = next(
-                    w for w in self.watched if (w.measurement, w.field) == (measurement, name)
-                )
-                if parts:
-                    found.extend(self._of(own, parts, values[:, column], now_ns))
-        return found
-
-    def _of(
-        self, own: Watched, parts: list[Tags], values: npt.NDArray[np.float64], now_ns: int
-    ) -> Iterable[Sample]:
-        read = np.flatnonzero(~np.isnan(values))
-        if not len(read):
-            return
-        there = values[read]
-        summary = {
-            "count": float(len(there)),
-            "mean": float(there.mean()),
-            "sum": float(there.sum()),
-        }
-        quantiles = np.quantile(there, list(_QUANTILES.values()))
-        summary |= dict(zip(_QUANTILES, quantiles.tolist(), strict=True))
-        yield sample("fleet", now_ns, summary, metric=own.name)
-        order = np.argsort(-there if own.worst == "high" else there, kind="stable")[: self.top]
-        label = own.name if own.worst == "high" else f"{own.name}:low"
-        for place in order:
-            tags = dict(parts[read[place]])
-            device = f"gpu{tags['gpu']}" if "gpu" in tags else ""
-            fields = {"value": float(there[place])}
-            yield sample(
-                "fleet_top", now_ns, fields, metric=label, node=tags.get("node", ""), device=device
-            )
-        edges = np.array([-np.inf, *own.steps, np.inf])
-        counts, _ = np.histogram(there, edges)
-        for count, edge in zip(counts, [*own.steps, math.inf], strict=True):
-            fields = {"count": float(count)}
-            yield sample("fleet_histogram", now_ns, fields, metric=own.name, below=f"{edge:g}")
+# Node, number of the GPU (None: the host), what was read.
+_Part = tuple[str, int | None, object]
+# So many of the worst are named.
+TOP = 10
 
 
-class _Fields:
-    """The watched fields of one measurement, in order."""
+def fleet_points(
+    latest: Latest, now_ns: int, top: int = TOP, stale_ns: int = STALE_NS
+) -> list[Sample]:
+    """The points of this moment, of what ``latest`` holds. In the thread that fills it."""
+    least_ns = now_ns - stale_ns
+    gpus = [
+        (node, index, gpu)
+        for node, now in latest.nodes.items()
+        for index, gpu in now.gpus.items()
+        if gpu.time_ns >= least_ns
+    ]
+    hosts = [
+        (node, None, now.load_1m)
+        for node, now in latest.nodes.items()
+        if now.host_ns and now.host_ns >= least_ns
+    ]
+    kinds: dict[str, tuple[Sequence[_Part], tuple[str, ...], Floats]] = {
+        "gpu": (gpus, GPU_FIELDS, _sane([gpu.values for _, _, gpu in gpus], len(GPU_FIELDS))),
+        "host": (hosts, ("load_1m",), _sane([(load,) for _, _, load in hosts], 1)),
+    }
+    found: list[Sample] = []
+    for own in WATCHED:
+        parts, fields, values = kinds[own.measurement]
+        found.extend(_of(own, parts, values[:, fields.index(own.field)], now_ns, top))
+    return found
 
-    def __init__(self, names: tuple[str, ...]) -> None:
-        self.names = names
-        # One name alone would give its value and no tuple: asked for twice, cut to one.
-        self._read = itemgetter(*names, names[0])
-        self._all_floats = (float,) * (len(names) + 1)
 
-    def values(self, fields: Mapping[str, Value]) -> tuple[float, ...]:
-        """The values of one reading, NaN for what was not read or may not be summed up."""
-        try:
-            read = self._read(fields)
-        except KeyError:
-            pass
-        else:  # as a rule all are there and sane
-            plain = tuple(map(type, read)) == self._all_floats
-            if plain and max(read) < _ABSURD and min(read) > -_ABSURD:
-                return tuple(read[:-1])
-        return tuple([_number(fields.get(name)) for name in self.names])
+def _sane(rows: Sequence[tuple[float | None, ...]], width: int) -> Floats:
+    """[part, field], NaN for what was not read, and for what may not be summed up: one node that
+    says 1e308 must not spoil the sum of all others."""
+    flat: Iterable[float | None] = chain.from_iterable(rows)
+    try:  # in a third of the time, where all was read
+        values = np.fromiter(cast(Iterable[float], flat), np.float64, len(rows) * width)
+    except TypeError:
+        values = np.array([*chain.from_iterable(rows)], np.float64)  # None becomes NaN
+    values[~(np.abs(values) < _ABSURD)] = np.nan
+    return values.reshape(-1, width)
 
 
-def _number(value: float | str | None) -> float:
-    """What may be summed up: one node that says 1e308 must not spoil the sum of all others."""
-    return value if isinstance(value, float) and abs(value) < _ABSURD else math.nan
+def _of(
+    own: Watched,
+    parts: Sequence[_Part],
+    values: Floats,
+    now_ns: int,
+    top: int,
+) -> Iterable[Sample]:
+    read = np.flatnonzero(~np.isnan(values))
+    if not len(read):
+        return
+    there = values[read]
+    summary = {
+        "count": float(len(there)),
+        "mean": float(there.mean()),
+        "sum": float(there.sum()),
+    }
+    quantiles = np.quantile(there, list(_QUANTILES.values()))
+    summary |= dict(zip(_QUANTILES, quantiles.tolist(), strict=True))
+    yield sample("fleet", now_ns, summary, metric=own.name)
+    order = np.argsort(-there if own.worst == "high" else there, kind="stable")[:top]
+    label = own.name if own.worst == "high" else f"{own.name}:low"
+    for place in order:
+        node, index, _ = parts[read[place]]
+        device = "" if index is None else f"gpu{index}"
+        fields = {"value": float(there[place])}
+        yield sample("fleet_top", now_ns, fields, metric=label, node=node, device=device)
+    edges = np.array([-np.inf, *own.steps, np.inf])
+    counts, _ = np.histogram(there, edges)
+    for count, edge in zip(counts, [*own.steps, math.inf], strict=True):
+        fields = {"count": float(count)}
+        yield sample("fleet_histogram", now_ns, fields, metric=own.name, below=f"{edge:g}")

@@ -16,12 +16,12 @@ import structlog
 
 from collectors.sample import Sample
 from daemon.clock import Clock
-from daemon.fleet import FleetPoints
 from daemon.gate.gateway import BatchKey
 from daemon.latest import Latest
 from daemon.points import Flow
 from daemon.source_loop import is_urgent
 from daemon.store.commit import GroupCommit
+from models.runs import Run, runs_of
 from models.watch import Watch
 
 log = structlog.get_logger("tocsin.head")
@@ -63,7 +63,6 @@ class Intake:
     ) -> None:
         self.flow = Flow()
         self.latest = Latest()
-        self.fleet = FleetPoints()
         self._group = group
         self._watch = watch
         self._clock = clock
@@ -159,18 +158,17 @@ class Intake:
 
     def _ingest(self, writes: Sequence[_Write]) -> None:
         for write in writes:
-            samples, arrival_ns = write.samples, write.arrival_ns
+            runs, arrival_ns = runs_of(write.samples), write.arrival_ns
             if arrival_ns < self._arrival_ns - _STEP_NS:
                 self._watch.nothing_later(arrival_ns)
             self._arrival_ns = arrival_ns
-            self._tell(self._watch.ingest, samples, arrival_ns)
-            self._tell(self.latest.observe, samples, arrival_ns)
-            self._tell(lambda some, _: self.fleet.observe(some), samples, arrival_ns)
+            self._tell(self._watch.ingest_runs, runs, arrival_ns)
+            self._tell(self.latest.observe_runs, runs, arrival_ns)
 
     def _tell(
         self,
-        take: Callable[[Sequence[Sample], int], None],
-        samples: Sequence[Sample],
+        take: Callable[[Sequence[Run], int], None],
+        runs: Sequence[Run],
         arrival_ns: int,
     ) -> None:
         """One reading that cannot be taken costs itself, and no other of its write.
@@ -178,11 +176,11 @@ class Intake:
         Those before it are told twice then, which changes nothing: the watch knows them again.
         """
         with contextlib.suppress(Exception):  # which one it was is seen in a moment
-            take(samples, arrival_ns)
+            take(runs, arrival_ns)
             return
-        for one in samples:
+        for one in [one for run in runs for one in run.samples]:
             try:
-                take([one], arrival_ns)
+                take(runs_of([one]), arrival_ns)
             except Exception as error:
                 self.unusable += 1
                 now_seconds = time.monotonic()

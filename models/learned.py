@@ -15,7 +15,6 @@ from functools import cached_property
 import numpy as np
 from scipy.special import expit
 
-from collectors.sample import Sample
 from models.calibration import Beta, apply_calibration
 from models.features import FeatureFrame, KindFrame, feature
 from models.features.arrays import Floats, Rows
@@ -190,9 +189,6 @@ class LearnedRisk:
     facts: dict[str, object] = field(default_factory=dict)
     _turn: int = field(default=0, repr=False, compare=False)
     _said: dict[str, list[Risk]] = field(default_factory=dict, repr=False, compare=False)
-
-    def observe(self, sample: Sample, arrival_ns: int) -> None:
-        """Nothing: the features keep the history."""
 
     @property
     def needs(self) -> dict[str, tuple[str, ...]]:

@@ -7,7 +7,6 @@ from typing import Protocol
 
 import numpy as np
 
-from collectors.sample import Sample
 from models.features import FeatureFrame
 from models.features.arrays import Floats, Rows
 from models.voices import Entity, Risk, Signal
@@ -25,10 +24,6 @@ class RiskModel(Protocol):
     @property
     def kinds(self) -> Collection[str]:
         """The kinds of entity that it looks at; frames need hold no others."""
-        ...
-
-    def observe(self, sample: Sample, arrival_ns: int) -> None:
-        """For models that keep more than the features do; most keep nothing."""
         ...
 
     def score(self, frame: FeatureFrame, now_ns: int) -> list[Risk]:

@@ -24,7 +24,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from collectors.sample import Sample
 from models.features import FeatureFrame, KindFrame
 from models.features.arrays import Floats
 from models.horizons import horizons_with, scaled
@@ -83,9 +82,6 @@ class Rival:
 
     def __init__(self, horizon_seconds: float = DAY_SECONDS) -> None:
         self.horizon_seconds = horizon_seconds
-
-    def observe(self, sample: Sample, arrival_ns: int) -> None:
-        """Nothing: the features keep the history."""
 
     def nodes(self, frame: FeatureFrame) -> tuple[list[str], Floats]:
         """Names of all nodes heard of and the risk of each, all its parts together."""

@@ -11,6 +11,7 @@ from collectors.sample import Sample, sample
 from daemon.clock import ManualClock
 from daemon.intake import WATCH_BACKLOG, WRITES_AT_ONCE, Intake
 from daemon.store.commit import Told
+from models.runs import Run
 
 NOW_NS = 1_800_000_000_000_000_000
 
@@ -43,7 +44,7 @@ class Listener:
         self.free = threading.Event()
         self.free.set()
 
-    def ingest(self, samples: Sequence[Sample], arrival_ns: int) -> None:
+    def ingest_runs(self, runs: Sequence[Run], arrival_ns: int) -> None:
         assert self.free.wait(60)
         self.shown.append(arrival_ns - NOW_NS)
 

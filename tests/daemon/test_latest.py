@@ -1,7 +1,7 @@
 """What the page remembers of a node that invents GPUs and sources."""
 
 from collectors.sample import Value, sample
-from daemon.latest import GPU_FIELDS, Latest
+from daemon.latest import GPU_FIELDS, STALE_NS, Latest
 
 
 def test_a_node_that_invents_gpus_is_bounded_and_its_known_ones_go_on() -> None:
@@ -63,3 +63,34 @@ def test_what_one_write_tells_of_several_nodes_goes_to_each_of_them() -> None:
         for name, node in latest.nodes.items()
         for index, gpu in node.gpus.items()
     } == {("n1", 0, 5, 0), ("n1", 1, 6, 1), ("n2", 0, 5, 0), ("n2", 1, 5, 0)}
+
+
+def test_a_node_that_nobody_expects_is_forgotten_once_it_is_heard_no_more() -> None:
+    latest = Latest()
+    for node, at_ns in (("expected", 1), ("gone", 1), ("stranger", 2)):
+        latest.observe([sample("host", at_ns, {"load_1m": 1.0}, node=node)], at_ns)
+    latest.keep_only(["expected"], 2 + STALE_NS)
+    assert set(latest.nodes) == {"expected", "stranger"}
+
+
+def test_the_cards_of_a_node_change_and_each_reading_goes_to_its_own() -> None:
+    latest = Latest()
+    for turn, (order, card) in enumerate(
+        [("012", "a"), ("012", "a"), ("210", "a"), ("02", "a"), ("012", "b"), ("0x2", "")]
+    ):
+        latest.observe(
+            [
+                sample(
+                    "gpu", turn + 1, {"power_watts": 10.0 * turn + int(gpu, 36)}, node="n1",
+                    gpu=gpu, uuid=card and f"{card}{gpu}",
+                )
+                for gpu in order
+            ],
+            turn,
+        )  # fmt: skip
+        shown = latest.nodes["n1"].gpus
+        for gpu in order.replace("x", ""):
+            assert shown[int(gpu)].value("power_watts") == 10.0 * turn + int(gpu)
+            assert shown[int(gpu)].uuid == f"{card or 'b'}{gpu}"
+            assert shown[int(gpu)].time_ns == turn + 1
+    assert set(shown) == {0, 1, 2}

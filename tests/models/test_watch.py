@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from collectors.sample import Sample, sample
+from collectors.sample import sample
 from models.features import FeatureEngine
 from models.features.frame import FeatureFrame
 from models.rules import Rules
@@ -23,9 +23,6 @@ class Counting:
 
     def __init__(self) -> None:
         self.asked_ns: list[int] = []
-
-    def observe(self, sample: Sample, arrival_ns: int) -> None:
-        pass
 
     def score(self, frame: FeatureFrame, now_ns: int) -> list[Risk]:
         self.asked_ns.append(now_ns)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from collectors.lines import Decoder
 from collectors.sample import Sample, sample
 from daemon import recovery
-from daemon.fleet import FleetPoints
+from daemon.fleet import fleet_points
 from daemon.gate.admission import Admission
 from daemon.intake import Intake
 from daemon.latest import Latest
@@ -42,10 +42,10 @@ def watch() -> Watch:
 class Poisoned(Watch):
     """A watch with a fault that one reading finds, as there was one in reading GPU numbers."""
 
-    def ingest(self, samples: Any, arrival_ns: int) -> None:
-        if any(one.text("text") == "poison" for one in samples):
+    def ingest_runs(self, runs: Any, arrival_ns: int) -> None:
+        if any(one.text("text") == "poison" for run in runs for one in run.samples):
             raise ValueError("cannot be read")
-        super().ingest(samples, arrival_ns)
+        super().ingest_runs(runs, arrival_ns)
 
 
 def poisoned() -> Watch:
@@ -129,7 +129,7 @@ def readings(draw: st.DrawFn) -> Sample:
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(readings(), min_size=1, max_size=15))
 def test_nothing_that_a_node_may_send_breaks_the_watch_or_what_is_shown(many: list[Sample]) -> None:
-    gate, found, latest, fleet = Admission(), watch(), Latest(), FleetPoints()
+    gate, found, latest = Admission(), watch(), Latest()
     let_in = [
         one
         for one in many
@@ -139,10 +139,9 @@ def test_nothing_that_a_node_may_send_breaks_the_watch_or_what_is_shown(many: li
     for place, one in enumerate(let_in):
         found.ingest([one], NOW + place)
         latest.observe([one], NOW + place)
-        fleet.observe([one])
     for later in (1, 120, 86_400):
         found.judge(NOW + later * 10**9, expected, {"rack": ["n1", "n2"]})
-    for point in fleet.points(NOW + 10**9):
+    for point in fleet_points(latest, NOW + 10**9):
         assert all(abs(cast(float, value)) < 1e300 for value in point.fields.values())
     again = watch()
     again.features.load(found.features.dump())
