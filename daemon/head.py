@@ -28,6 +28,7 @@ from daemon import __version__
 from daemon.alerts.active import Alert, active_alerts, of_head, of_senders, with_owners
 from daemon.alerts.tell import Alerts, make_ways
 from daemon.beside import Beside, BesideTools
+from daemon.checkpoint import Checkpoint
 from daemon.clock import Clock
 from daemon.config import Config, store_directory
 from daemon.decision_log import DecisionLog
@@ -36,7 +37,6 @@ from daemon.drains.identity import Identities, seen_in
 from daemon.drains.ledger import Ledger
 from daemon.drains.setback import nothing_later
 from daemon.drains.tend import DoesJobSteps, Tender
-from daemon.fleet import fleet_points
 from daemon.gate.gateway import Gateway
 from daemon.intake import Intake
 from daemon.jobs.idle import IdleJobs
@@ -54,7 +54,7 @@ from daemon.policy.cases import LedgerView
 from daemon.policy.decide import Situation, decide
 from daemon.policy.decisions import Action, Decision, Mode
 from daemon.policy.groups import Groups
-from daemon.recovery import Checkpoint, restore
+from daemon.recovery import restore
 from daemon.refused import Refused
 from daemon.returns import Returns
 from daemon.schedule import Schedule
@@ -202,8 +202,8 @@ class Head:
         period, most = self.desk.source.period_seconds, self.desk.source.deadline_seconds + 5
         every("slurm", period, most, self.read_slurm, delay_seconds=period)
         every("judge", config.head.judge_seconds, 60.0, self.judge)
-        often = config.head.checkpoint_seconds
-        every("checkpoint", often, 120.0, self.checkpoint, delay_seconds=often)
+        often, save = config.head.checkpoint_seconds, self._checkpoint.when_rested(self.checkpoint)
+        every("checkpoint", often, 120.0, save, delay_seconds=often)
         every("self", 10.0, 10.0, self._report)
         self.schedule.every_blocking(
             "roll", ROLL_PERIOD_SECONDS, 600.0, self._roll, delay_seconds=ROLL_PERIOD_SECONDS
@@ -245,8 +245,7 @@ class Head:
         late = await self.schedule.stop(grace_seconds=5.0)
         if late:
             log.warning("left_behind", jobs=late)
-        with contextlib.suppress(Exception):
-            await self.checkpoint()
+        await self._checkpoint.last(self.checkpoint)
         await self.group.close()
         self.intake.close()
         self._hand_thread.shutdown(wait=False, cancel_futures=True)
@@ -280,8 +279,8 @@ class Head:
             self.drains.not_read()
             return
         known = {*reading.nodes, HEAD_NODE}
+        await self.intake.in_turn(self.intake.latest.keep_only, known)
         now_ns = self.clock.now_ns()
-        await self.intake.in_turn(self.intake.latest.keep_only, known, now_ns)
         run = self.stages.run
         await self.by_hand(lambda: run("past jobs", self.past_jobs.observe, reading.jobs, now_ns))
         returned = await self.by_hand(self.drains.reconcile, reading.nodes, now_ns)
@@ -429,7 +428,7 @@ class Head:
 
     async def checkpoint(self) -> None:
         """Writes down what the watch knows."""
-        await self.intake.in_turn(self._checkpoint.save, self.clock.now_ns())
+        await self._checkpoint.save(self.intake.in_turn, self.clock.now_ns)
 
     async def _write_decisions(self) -> None:
         """What the ledger has newly recorded, as ``decision`` points for the store."""
@@ -477,9 +476,10 @@ class Head:
     async def _write_fleet(self) -> None:
         """The fleet in a few points, so that a dashboard of 10,000 nodes stays fast."""
         now_ns = self.clock.now_ns()
-        self.fleet_points = await self.intake.in_turn(fleet_points, self.intake.latest, now_ns)
-        if self.fleet_points:
-            await self.intake.keep(self.fleet_points)
+        points = await self.intake.in_turn(self.intake.fleet.points, now_ns)
+        self.fleet_points = points
+        if points:
+            await self.intake.keep(points)
 
     async def _look_who_is_there(self) -> None:
         """Nodes and GPUs that were replaced begin their history anew."""

@@ -1,28 +1,27 @@
-"""What the watch knows, kept over a restart: a checkpoint, and the store for what came since.
+"""What the watch knew, brought back after a restart: the checkpoint, and what the store has since.
 
-The checkpoint is written once a minute. Everything that was acknowledged after it is in the
-store, so a head that was killed reads that stretch again. Readings and events that were in the
-checkpoint already are recognised by the watch itself (same entity, same time) and change nothing.
-Events that came late, out of an agent's spool, happened before that stretch: they are found by the
-order in which they came.
+The checkpoint (daemon/checkpoint.py) is written about once a minute. Everything that was
+acknowledged after it is in the store, so a head that was killed reads that stretch again. Readings
+and events that were in the checkpoint already are recognised by the watch itself (same entity, same
+time) and change nothing. Events that came late, out of an agent's spool, happened before that
+stretch: they are found by the order in which they came.
 """
 
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pyarrow as pa
 import structlog
-from pydantic_core import to_json
 
 from collectors.events import event
 from collectors.sample import Sample
+from daemon.checkpoint import FEATURES_FILE, WATCH_FILE
 from daemon.clock import NANOSECONDS
 from daemon.store.embedded import Store
 from daemon.store.errors import StoreUnavailableError
@@ -32,9 +31,6 @@ from daemon.store.tables import tags_of
 from models.watch import Watch
 
 log = structlog.get_logger("tocsin.recovery")
-
-WATCH_FILE = "watch.json"
-FEATURES_FILE = "features.npz"
 
 # Readings may reach the store a little before or after the moment the checkpoint names.
 OVERLAP_NS = 120 * NANOSECONDS
@@ -58,37 +54,6 @@ class Restored:
     checkpoint: bool
     since_ns: int
     samples: int
-
-
-class Checkpoint:
-    """Writes down what ``watch`` knows, and up to which of the store's events it has been shown."""
-
-    def __init__(self, directory: Path, watch: Watch, store: Store) -> None:
-        self._directory = directory
-        self._watch = watch
-        self._events = store.event_table
-        self._newest_id = self._events.newest_id()
-
-    def save(self, now_ns: int) -> None:
-        """In the watch's thread. What came since the last time may not all have been shown yet."""
-        shown_id, self._newest_id = self._newest_id, self._events.newest_id()
-        save(self._directory, self._watch, now_ns, shown_id)
-
-
-def save(directory: Path, watch: Watch, now_ns: int, shown_id: int | None = None) -> None:
-    """Writes the checkpoint: each file whole or not at all, the features first.
-
-    A crash between the two leaves older words about newer features; the stretch that is
-    read again is then longer, and nothing else.
-    """
-    directory.mkdir(parents=True, exist_ok=True)
-    _write(directory / FEATURES_FILE, watch.features.write)
-    told = {"format": 1, "time_ns": now_ns, "shown_id": shown_id, "watch": watch.dump()}
-    try:
-        words = to_json(told)  # some megabytes each minute: in a tenth of the time
-    except ValueError:  # half a character, in a text that was no UTF-8
-        words = json.dumps(told).encode()
-    _write(directory / WATCH_FILE, lambda file: file.write(words))
 
 
 def restore(
@@ -222,17 +187,3 @@ def _some_rows(measurement: str, table: Any) -> Iterator[Sample]:
             if column[row] is not None
         }
         yield Sample(measurement, kept, values, time_ns)
-
-
-def _write(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    fresh = path.with_name(path.name + ".new")
-    with fresh.open("wb") as file:
-        write(file)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
-    descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

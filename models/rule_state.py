@@ -29,6 +29,7 @@ VANISHING = (
 )
 GAUGES = ("temperature_celsius", "power_watts", "utilization_ratio", "sm_clock_hertz")
 _VANISHING_BITS = tuple((1 << place, name) for place, name in enumerate(VANISHING))
+_ALL_HAD = (1 << len(VANISHING)) - 1
 _LOAD = GAUGES.index("utilization_ratio")
 # A pause longer than this many intervals shows nothing: whoever reads may have stood still.
 _PAUSE_INTERVALS = 3
@@ -98,7 +99,8 @@ class Gpu:
 
     def take(self, time_ns: int) -> None:
         """Notes that a reading of ``time_ns`` came, and learns how often they come."""
-        self.interval_ns = paced(self.interval_ns, time_ns - self.time_ns if self.time_ns else 0)
+        if self.time_ns:
+            self.interval_ns = paced(self.interval_ns, time_ns - self.time_ns)
         self.time_ns = time_ns
 
     def look_frozen(
@@ -113,6 +115,10 @@ class Gpu:
         are the same to the last digit, reading after reading. An idle GPU is granted one
         reading more, for its gauges may stand still by themselves.
         """
+        if self.had == _ALL_HAD and VANISHING[0] in fields:  # as a rule; more would tell no more
+            self.gauges = _gauges(fields)
+            self.gone = self.frozen = self.frozen_since_ns = 0
+            return False
         present = 0
         for bit, name in _VANISHING_BITS:
             if name in fields:
@@ -409,11 +415,11 @@ def _dump_gpu(gpu: Gpu) -> list[Any]:
         gpu.interval_ns,
         gpu.mig,
         gpu.had,
-        list(gpu.gauges),
+        gpu.gauges,
         gpu.frozen,
         gpu.frozen_since_ns,
         gpu.ecc_total,
-        [list(step) for step in gpu.ecc_steps],
+        list(gpu.ecc_steps),
         gpu.ecc_fell_from,
         gpu.gone,
     ]

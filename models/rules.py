@@ -11,7 +11,7 @@ before the last restart.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -31,6 +31,7 @@ from models.rules_links import LINK_INVENTORY, LINK_MEASUREMENTS, LinkRules
 from models.rules_states import States
 from models.runs import Run
 from models.silence import HEAD_SOURCES
+from models.turns import Turn, put_together, some_at_once
 from models.voices import Entity, Fact, Remedy
 
 
@@ -238,11 +239,16 @@ class Rules:
 
     def dump(self) -> dict[str, Any]:
         """All that is remembered, as JSON data."""
-        return {
-            "nodes": {name: dump_node(node) for name, node in self._nodes.items()},
-            "links": self.links.dump(),
-            "chassis": self.chassis.dump(),
-        }
+        return put_together(self.dump_turns())
+
+    def dump_turns(self) -> Iterator[Turn]:
+        """The same a few nodes at a time, each as it is in its turn: readings may come between.
+
+        A node that is first heard meanwhile may be missing.
+        """
+        yield from some_at_once(("nodes",), self._nodes, dump_node)
+        yield ("links",), self.links.dump()
+        yield ("chassis",), self.chassis.dump()
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Takes back what ``dump`` gave."""

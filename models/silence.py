@@ -12,7 +12,7 @@ or its expected time must have passed twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from collectors.sample import Sample
 from models.rule_state import stepped_back
 from models.runs import Run
+from models.turns import Turn, put_together, some_at_once
 from models.voices import Silence
 
 SECOND_NS = 1_000_000_000
@@ -295,28 +296,12 @@ class SilenceTracker:
 
     def dump(self) -> dict[str, Any]:
         """All that is remembered, as JSON data. The start is not: a restart begins anew."""
-        return {
-            "expected": sorted(self._expected),
-            "nodes": {
-                name: [
-                    node.heard_ns,
-                    node.expected_ns,
-                    {
-                        source: [
-                            one.heard_ns,
-                            one.time_ns,
-                            one.interval_ns,
-                            one.up,
-                            one.hung,
-                            one.down_since_ns,
-                            one.fault,
-                        ]
-                        for source, one in node.sources.items()
-                    },
-                ]
-                for name, node in self._nodes.items()
-            },
-        }
+        return put_together(self.dump_turns())
+
+    def dump_turns(self) -> Iterator[Turn]:
+        """The same a few nodes at a time, each as it is in its turn: readings may come between."""
+        yield ("expected",), sorted(self._expected)
+        yield from some_at_once(("nodes",), self._nodes, _dump_node)
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Takes back what ``dump`` gave; what was heard before our start is only history."""
@@ -331,6 +316,25 @@ class SilenceTracker:
             for name, (heard_ns, expected_ns, sources) in state["nodes"].items()
         }
         self._started_ns = 0
+
+
+def _dump_node(node: _Node) -> list[Any]:
+    return [
+        node.heard_ns,
+        node.expected_ns,
+        {
+            source: [
+                one.heard_ns,
+                one.time_ns,
+                one.interval_ns,
+                one.up,
+                one.hung,
+                one.down_since_ns,
+                one.fault,
+            ]
+            for source, one in node.sources.items()
+        },
+    ]
 
 
 def _paced(interval_ns: int, step_ns: int) -> int:

@@ -6,7 +6,7 @@ touches nothing outside: readings, times and expectations are handed in.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,8 +18,9 @@ from models.heat import Heat
 from models.risk import RiskModel
 from models.rules import RULE_MEASUREMENTS, Rules
 from models.rules_links import LINK_MEASUREMENTS
-from models.runs import Run, runs_of
+from models.runs import runs_of
 from models.silence import SilenceTracker
+from models.turns import Turn, below, put_together
 from models.voices import Fact, Risk, Silence
 
 
@@ -84,17 +85,16 @@ class Watch:
 
     def ingest(self, samples: Sequence[Sample], arrival_ns: int) -> None:
         """Takes in what one write brought. ``arrival_ns`` is the head's own time."""
-        self.ingest_runs(runs_of(samples), arrival_ns)
-
-    def ingest_runs(self, runs: Sequence[Run], arrival_ns: int) -> None:
-        """The same, where somebody else looks at the write's runs too."""
-        for run in runs:
+        for run in runs_of(samples):
             self.silence.observe_run(run, arrival_ns)
             self.rules.observe_run(run, arrival_ns)
             if run.measurement in FACILITY_MEASUREMENTS:
                 for sample in run.samples:
                     self.facility.observe(sample, arrival_ns)
-        self.features.observe_runs(runs, arrival_ns)
+        for model in self.models:
+            for sample in samples:
+                model.observe(sample, arrival_ns)
+        self.features.observe(samples, arrival_ns)
 
     def judge(
         self,
@@ -149,12 +149,18 @@ class Watch:
 
     def dump(self) -> dict[str, Any]:
         """The state but for the features as JSON data (these keep their own file)."""
-        return {
-            "rules": self.rules.dump(),
-            "silence": self.silence.dump(),
-            "facility": self.facility.dump(),
-            "heat": self.heat.dump(),
-        }
+        return put_together(self.dump_turns())
+
+    def dump_turns(self) -> Iterator[Turn]:
+        """The same in short turns, between which readings may come.
+
+        Parts are then of different moments. Put together they are right for whoever is shown again
+        what came from before the first turn on: each part knows what it was shown already.
+        """
+        yield from below("rules", self.rules.dump_turns())
+        yield from below("silence", self.silence.dump_turns())
+        yield ("facility",), self.facility.dump()
+        yield ("heat",), self.heat.dump()
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Takes back what ``dump`` gave."""

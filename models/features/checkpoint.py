@@ -10,46 +10,152 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 import numpy as np
 from pydantic_core import to_json
 
+from collectors.sample import Tags
+from models.features.arrays import Array
 from models.features.table import EntityTable
 from models.voices import Entity
 
 FORMAT = 1
 
+# So many rows are made JSON in one call, which lets no other thread run.
+_ROWS_AT_ONCE = 4096
 
-def write(tables: Mapping[str, EntityTable], extra: Mapping[str, Any], file: BinaryIO) -> None:
-    """Writes all tables and ``extra`` (JSON data, tuples among it) to ``file``.
 
-    It is some hundred megabytes of a large fleet each minute: nothing of it is copied on its way,
-    and tags stay the tuples that they are, which JSON tells as lists.
-    """
-    head: dict[str, Any] = {"format": FORMAT, "extra": extra, "tables": {}}
-    arrays: dict[str, Any] = {}
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Of one kind: whose the rows are, and which tags lead to them, by stream."""
+
+    entities: list[Entity]
+    identity: list[str]
+    rows: dict[str, tuple[list[Tags], list[int]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """All of an engine at one moment. ``lists``: name to the columns of a list."""
+
+    names: dict[str, Names]
+    arrays: dict[str, Array]
+    lists: dict[str, tuple[list[Any], ...]]
+    counts: dict[str, int]
+
+
+def picture(
+    tables: Mapping[str, EntityTable],
+    lists: dict[str, tuple[list[Any], ...]],
+    counts: dict[str, int],
+    copied: bool,
+) -> Picture:
+    """What ``tables`` hold. Not ``copied``, its arrays change with the next reading."""
+    names, arrays = {}, {}
     for kind, table in tables.items():
-        head["tables"][kind] = {
-            "entities": [(one.node, one.device) for one in table.entities],
-            "identity": table.identity,
-            "rows": {name: list(state.row_of.items()) for name, state in table.streams.items()},
+        rows = {
+            name: (list(state.row_of), list(state.row_of.values()))
+            for name, state in table.streams.items()
         }
+        names[kind] = Names(list(table.entities), list(table.identity), rows)
         for name, array in table.arrays.first(len(table)).items():
-            arrays[f"{kind}|{name}"] = array
+            arrays[f"{kind}|{name}"] = array.copy() if copied else array
+    return Picture(names, arrays, lists, counts)
+
+
+class Writer:
+    """Writes pictures of an engine, one after the other.
+
+    Names hardly ever change: what was told last time in the same words is not made JSON again.
+    """
+
+    def __init__(self) -> None:
+        self._told: dict[str, tuple[tuple[list[Any], ...], bytes]] = {}
+        self.made = 0  # lists that were made JSON, for they were new
+
+    def write(self, taken: Picture, file: BinaryIO) -> None:
+        """Writes ``taken`` to ``file`` as npz, and lets go of each array once it is written.
+
+        It is some hundred megabytes of a large fleet: nothing of it is copied on its way.
+        """
+        head = np.frombuffer(self._head(taken), np.uint8)
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+            _write_array(archive, "head", head)
+            for name in list(taken.arrays):
+                _write_array(archive, name, taken.arrays.pop(name))
+
+    def _head(self, taken: Picture) -> bytes:
+        extra = {name: self._list(name, columns) for name, columns in taken.lists.items()}
+        extra |= {name: to_json(count) for name, count in taken.counts.items()}
+        tables = {
+            kind: _object(
+                {
+                    "entities": self._list(f"{kind}|entities", (names.entities,), _pair),
+                    "identity": self._list(f"{kind}|identity", (names.identity,)),
+                    "rows": _object(
+                        {
+                            name: self._list(f"{kind}|rows|{name}", columns)
+                            for name, columns in names.rows.items()
+                        }
+                    ),
+                }
+            )
+            for kind, names in taken.names.items()
+        }
+        return _object(
+            {"format": to_json(FORMAT), "extra": _object(extra), "tables": _object(tables)}
+        )
+
+    def _list(
+        self,
+        key: str,
+        columns: tuple[list[Any], ...],
+        each: Callable[[Any], object] | None = None,
+    ) -> bytes:
+        """A list as JSON: its items, or of several columns its rows.
+
+        Equal lists mostly hold the same objects: to compare them costs next to nothing.
+        """
+        told = self._told.get(key)
+        if told is not None and told[0] == columns:
+            return told[1]
+        self.made += 1
+        pieces = []
+        for start in range(0, len(columns[0]), _ROWS_AT_ONCE):
+            some = [one[start : start + _ROWS_AT_ONCE] for one in columns]
+            rows: Sequence[object] = list(zip(*some, strict=True)) if len(some) > 1 else some[0]
+            pieces.append(as_json(rows if each is None else list(map(each, rows)))[1:-1])
+        text = b"[" + b",".join(pieces) + b"]"
+        self._told[key] = columns, text
+        return text
+
+
+def as_json(value: object) -> bytes:
+    """JSON of ``value``, tuples as lists; also where a text was no UTF-8."""
     try:
-        text = to_json(head)
-    except ValueError:  # half a character, in a text that was no UTF-8
-        text = json.dumps(head, separators=(",", ":")).encode()
-    np.savez(file, head=np.frombuffer(text, np.uint8), **arrays)
+        return to_json(value)  # in a tenth of the time
+    except ValueError:  # half a character
+        return json.dumps(value, separators=(",", ":")).encode()
 
 
-def dump(tables: Mapping[str, EntityTable], extra: Mapping[str, Any]) -> bytes:
-    """What :func:`write` writes, as bytes."""
-    file = io.BytesIO()
-    write(tables, extra, file)
-    return file.getvalue()
+def _object(parts: Mapping[str, bytes]) -> bytes:
+    return b"{" + b",".join(to_json(name) + b":" + text for name, text in parts.items()) + b"}"
+
+
+def _pair(entity: Entity) -> tuple[str, str]:
+    return entity.node, entity.device
+
+
+def _write_array(archive: zipfile.ZipFile, name: str, array: Array) -> None:
+    """As numpy.savez does, but without a copy of the data."""
+    data = np.ascontiguousarray(array)
+    with archive.open(f"{name}.npy", "w", force_zip64=True) as part:
+        layout = np.lib.format.header_data_from_array_1_0(data)
+        np.lib.format.write_array_header_1_0(part, layout)
+        part.write(data.reshape(-1).view(np.uint8).data)
 
 
 def load(saved: bytes, tables: Mapping[str, EntityTable]) -> Mapping[str, Any]:

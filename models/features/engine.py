@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import repeat
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -28,7 +28,6 @@ from models.features.registry import features
 from models.features.setback import AHEAD_NS, set_right
 from models.features.spec import DAY
 from models.features.table import EntityTable, StreamState
-from models.runs import Run, runs_of
 from models.voices import Entity
 
 # Samples that wait between two frames: so few that they and what is reckoned of them still lie in
@@ -69,30 +68,27 @@ class FeatureEngine:
 
     def observe(self, samples: Sequence[Sample], arrival_ns: int) -> None:
         """Takes readings and events of any measurement; what is not ours is passed over."""
-        self.observe_runs(runs_of(samples), arrival_ns)
-
-    def observe_runs(self, runs: Iterable[Run], arrival_ns: int) -> None:
-        """The same of samples that are cut into runs already."""
-        held: list[Run] = []
-        for run in runs:
-            streams = self._streams.get(run.measurement)
+        sorted_out: dict[str, list[Sample]] = {}
+        last, held = "", []
+        streams: list[tuple[EntityTable, StreamState]] | None = None
+        for one in samples:
+            name = one.measurement
+            if name != last:
+                last, streams = name, self._streams.get(name)
+                held = [] if streams is None else sorted_out.setdefault(name, [])
             if streams is not None:
+                tags = one.tags
                 for table, state in streams:
-                    known = state.row_of
-                    for one in run.samples:
-                        if one.tags not in known:
-                            table.resolve(state, one.tags, self.flush)
-                held.append(run)
-            elif run.measurement == "event":
-                for one in run.samples:
-                    self._event(one)
-            elif run.measurement == "slurm_event":
-                for one in run.samples:
-                    self._slurm_event(one)
-        # Only now: a part that was replaced has what waits worked off, of earlier writes alone.
-        for run in held:
-            self._queue.setdefault(run.measurement, []).append((run.samples, arrival_ns))
-            self._queued += len(run.samples)
+                    if tags not in state.row_of:
+                        table.resolve(state, tags, self.flush)
+                held.append(one)
+            elif name == "event":
+                self._event(one)
+            elif name == "slurm_event":
+                self._slurm_event(one)
+        for name, some in sorted_out.items():
+            self._queue.setdefault(name, []).append((some, arrival_ns))
+            self._queued += len(some)
         if self._queued >= QUEUE_LIMIT:
             self.flush()
 
@@ -360,14 +356,25 @@ class FeatureEngine:
 
     def write(self, file: BinaryIO) -> None:
         """Writes what :meth:`dump` gives to ``file``, without a second copy in memory."""
+        checkpoint.Writer().write(self._picture(copied=False), file)
+
+    def take(self) -> checkpoint.Picture:
+        """A copy of the whole state, for a :class:`checkpoint.Writer` in another thread."""
+        return self._picture(copied=True)
+
+    def _picture(self, copied: bool) -> checkpoint.Picture:
         self.flush()
-        extra = {
-            "gpu_at": [(node, pci, device) for (node, pci), device in self.gpu_at.items()],
-            "known_events": list(self._heard),
-            "late_readings": self.late_readings,
-            "repeated_events": self.repeated_events,
+        where = self.gpu_at
+        lists: dict[str, tuple[list[Any], ...]] = {
+            "gpu_at": (
+                [node for node, _ in where],
+                [pci for _, pci in where],
+                list(where.values()),
+            ),
+            "known_events": (list(self._heard),),
         }
-        checkpoint.write(self.tables, extra, file)
+        counts = {"late_readings": self.late_readings, "repeated_events": self.repeated_events}
+        return checkpoint.picture(self.tables, lists, counts, copied)
 
     def load(self, saved: bytes) -> None:
         """Takes back what :meth:`dump` gave. Raises ValueError when it does not fit."""

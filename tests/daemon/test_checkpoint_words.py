@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from collectors.events import event
-from daemon.recovery import _load, save
+from daemon.checkpoint import save
+from daemon.recovery import _load
 from models.features import FeatureEngine
 from models.rules import Rules
 from models.silence import SilenceTracker

@@ -9,9 +9,10 @@ import pytest
 
 from collectors.sample import Sample, sample
 from daemon import recovery
+from daemon.checkpoint import FEATURES_FILE, WATCH_FILE, save
 from daemon.demo.cluster import Cluster
 from daemon.demo.plot import plot
-from daemon.recovery import FEATURES_FILE, WATCH_FILE, restore, save
+from daemon.recovery import restore
 from daemon.store.embedded import Store
 from daemon.store.options import StoreOptions
 from models.features import FeatureEngine
