@@ -84,19 +84,21 @@ class States:
         if gpu is None or (uuid and gpu.uuid and uuid != gpu.uuid):
             gpu = node.gpus[index] = Gpu(uuid=uuid)
             trim(node.gpus)
-        if sample.time_ns < gpu.time_ns or sample.time_ns < node.boot_ns:
+        time_ns, before_ns, fields = sample.time_ns, gpu.time_ns, sample.fields
+        if time_ns < before_ns or time_ns < node.boot_ns:
             return
-        fields = sample.fields
-        again = sample.time_ns == gpu.time_ns
-        gpu.take(sample.time_ns)
-        node.gpu_since_ns = node.gpu_since_ns or sample.time_ns
-        gpu.uuid = uuid or gpu.uuid
+        if time_ns != before_ns:
+            gpu.take(time_ns)
+        if not node.gpu_since_ns:
+            node.gpu_since_ns = time_ns
+        if uuid:
+            gpu.uuid = uuid
         if "mig_enabled" in fields:
             gpu.mig = fields["mig_enabled"] == 1.0
-        self._gpu_states(name, node, gpu, index, fields, again)
+        self._gpu_states(name, node, gpu, index, fields, time_ns == before_ns)
         if node.active and "temperature_celsius" in fields and fields.get("lost") != 1.0:
             recovered = fields.get("recovery_action") == 0.0
-            self._read_again(node, Entity("gpu", name, f"gpu{index}"), sample.time_ns, recovered)
+            self._read_again(node, Entity("gpu", name, f"gpu{index}"), time_ns, recovered)
 
     def _gpu_states(
         self,
@@ -112,13 +114,18 @@ class States:
         if node.active or rulebook.may_tell(fields):
             for rule, state in _GPU_STATES:
                 self._gpu_state(name, node, gpu, index, rule, state(fields))
-        if "pcie_link_generation_max" in fields:  # once in many readings
-            answer: Answer = rulebook.pcie_speed(fields)
-            if answer or node.critical or node.active:  # else there is nothing to take back
+        answer: Answer
+        most = fields.get("pcie_link_generation_max")  # once in many readings
+        # Of a link at its best nothing is to be told, and where nothing was, nothing taken back.
+        if most is not None and (
+            node.active or node.critical or fields.get("pcie_link_generation") != most
+        ):
+            answer = rulebook.pcie_speed(fields)
+            if answer or node.critical or node.active:
                 answer = self._in_a_row(node, f"pcie_speed {index}", answer, gpu.time_ns)
                 self._gpu_state(name, node, gpu, index, "pcie_speed", answer, 0, _PCIE_INTERVAL_NS)
         frozen = gpu.look_frozen(fields, gpu.time_ns, self.thresholds, again)
-        if frozen is not None:
+        if frozen is not None and (gpu.gone or node.active):
             answer = False
             if gpu.gone:
                 answer = self._vanished(node, gpu, frozen)

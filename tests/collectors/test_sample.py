@@ -16,6 +16,9 @@ from collectors.sample import Value, numbers_of
         ({"b": 2.0}, (None, 2.0)),
         ({"a": "1.0", "b": 2.0}, (None, 2.0)),
         ({"a": math.inf, "b": -0.0}, (math.inf, 0.0)),
+        ({"a": 1, "b": 2.0}, (1.0, 2.0)),
+        ({"a": 1}, (1.0, None)),
+        ({"a": "1.0", "b": "2.0"}, (None, None)),
         ({}, (None, None)),
     ],
 )
