@@ -37,6 +37,7 @@ from daemon.drains.identity import Identities, seen_in
 from daemon.drains.ledger import Ledger
 from daemon.drains.setback import nothing_later
 from daemon.drains.tend import DoesJobSteps, Tender
+from daemon.fleet import fleet_points
 from daemon.gate.gateway import Gateway
 from daemon.intake import Intake
 from daemon.jobs.idle import IdleJobs
@@ -279,8 +280,8 @@ class Head:
             self.drains.not_read()
             return
         known = {*reading.nodes, HEAD_NODE}
-        await self.intake.in_turn(self.intake.latest.keep_only, known)
         now_ns = self.clock.now_ns()
+        await self.intake.in_turn(self.intake.latest.keep_only, known, now_ns)
         run = self.stages.run
         await self.by_hand(lambda: run("past jobs", self.past_jobs.observe, reading.jobs, now_ns))
         returned = await self.by_hand(self.drains.reconcile, reading.nodes, now_ns)
@@ -476,10 +477,9 @@ class Head:
     async def _write_fleet(self) -> None:
         """The fleet in a few points, so that a dashboard of 10,000 nodes stays fast."""
         now_ns = self.clock.now_ns()
-        points = await self.intake.in_turn(self.intake.fleet.points, now_ns)
-        self.fleet_points = points
-        if points:
-            await self.intake.keep(points)
+        self.fleet_points = await self.intake.in_turn(fleet_points, self.intake.latest, now_ns)
+        if self.fleet_points:
+            await self.intake.keep(self.fleet_points)
 
     async def _look_who_is_there(self) -> None:
         """Nodes and GPUs that were replaced begin their history anew."""

@@ -18,7 +18,7 @@ from models.heat import Heat
 from models.risk import RiskModel
 from models.rules import RULE_MEASUREMENTS, Rules
 from models.rules_links import LINK_MEASUREMENTS
-from models.runs import runs_of
+from models.runs import Run, runs_of
 from models.silence import SilenceTracker
 from models.turns import Turn, below, put_together
 from models.voices import Fact, Risk, Silence
@@ -85,16 +85,17 @@ class Watch:
 
     def ingest(self, samples: Sequence[Sample], arrival_ns: int) -> None:
         """Takes in what one write brought. ``arrival_ns`` is the head's own time."""
-        for run in runs_of(samples):
+        self.ingest_runs(runs_of(samples), arrival_ns)
+
+    def ingest_runs(self, runs: Sequence[Run], arrival_ns: int) -> None:
+        """The same, where somebody else looks at the write's runs too."""
+        for run in runs:
             self.silence.observe_run(run, arrival_ns)
             self.rules.observe_run(run, arrival_ns)
             if run.measurement in FACILITY_MEASUREMENTS:
                 for sample in run.samples:
                     self.facility.observe(sample, arrival_ns)
-        for model in self.models:
-            for sample in samples:
-                model.observe(sample, arrival_ns)
-        self.features.observe(samples, arrival_ns)
+        self.features.observe_runs(runs, arrival_ns)
 
     def judge(
         self,

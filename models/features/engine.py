@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import repeat
 from typing import Any, BinaryIO
 
@@ -28,6 +28,7 @@ from models.features.registry import features
 from models.features.setback import AHEAD_NS, set_right
 from models.features.spec import DAY
 from models.features.table import EntityTable, StreamState
+from models.runs import Run, runs_of
 from models.voices import Entity
 
 # Samples that wait between two frames: so few that they and what is reckoned of them still lie in
@@ -68,27 +69,30 @@ class FeatureEngine:
 
     def observe(self, samples: Sequence[Sample], arrival_ns: int) -> None:
         """Takes readings and events of any measurement; what is not ours is passed over."""
-        sorted_out: dict[str, list[Sample]] = {}
-        last, held = "", []
-        streams: list[tuple[EntityTable, StreamState]] | None = None
-        for one in samples:
-            name = one.measurement
-            if name != last:
-                last, streams = name, self._streams.get(name)
-                held = [] if streams is None else sorted_out.setdefault(name, [])
+        self.observe_runs(runs_of(samples), arrival_ns)
+
+    def observe_runs(self, runs: Iterable[Run], arrival_ns: int) -> None:
+        """The same of samples that are cut into runs already."""
+        held: list[Run] = []
+        for run in runs:
+            streams = self._streams.get(run.measurement)
             if streams is not None:
-                tags = one.tags
                 for table, state in streams:
-                    if tags not in state.row_of:
-                        table.resolve(state, tags, self.flush)
-                held.append(one)
-            elif name == "event":
-                self._event(one)
-            elif name == "slurm_event":
-                self._slurm_event(one)
-        for name, some in sorted_out.items():
-            self._queue.setdefault(name, []).append((some, arrival_ns))
-            self._queued += len(some)
+                    known = state.row_of
+                    for one in run.samples:
+                        if one.tags not in known:
+                            table.resolve(state, one.tags, self.flush)
+                held.append(run)
+            elif run.measurement == "event":
+                for one in run.samples:
+                    self._event(one)
+            elif run.measurement == "slurm_event":
+                for one in run.samples:
+                    self._slurm_event(one)
+        # Only now: a part that was replaced has what waits worked off, of earlier writes alone.
+        for run in held:
+            self._queue.setdefault(run.measurement, []).append((run.samples, arrival_ns))
+            self._queued += len(run.samples)
         if self._queued >= QUEUE_LIMIT:
             self.flush()
 
