@@ -30,7 +30,6 @@ VANISHING = (
 GAUGES = ("temperature_celsius", "power_watts", "utilization_ratio", "sm_clock_hertz")
 _VANISHING_BITS = tuple((1 << place, name) for place, name in enumerate(VANISHING))
 _ALL_HAD = (1 << len(VANISHING)) - 1
-_ALL_HAD = (1 << len(VANISHING)) - 1
 _LOAD = GAUGES.index("utilization_ratio")
 # A pause longer than this many intervals shows nothing: whoever reads may have stood still.
 _PAUSE_INTERVALS = 3
@@ -116,10 +115,6 @@ class Gpu:
         are the same to the last digit, reading after reading. An idle GPU is granted one
         reading more, for its gauges may stand still by themselves.
         """
-        if self.had == _ALL_HAD and VANISHING[0] in fields:  # as a rule; more would tell no more
-            self.gauges = _gauges(fields)
-            self.gone = self.frozen = self.frozen_since_ns = 0
-            return False
         if self.had == _ALL_HAD and VANISHING[0] in fields:  # as a rule; more would tell no more
             self.gauges = _gauges(fields)
             self.gone = self.frozen = self.frozen_since_ns = 0
