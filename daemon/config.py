@@ -87,7 +87,7 @@ class HeadSection(Section):
     client_ca_file: Path | None = None
     # How often everything is judged; an urgent event is judged at once.
     judge_seconds: float = Field(default=5.0, gt=0, le=300)
-    # How often what the watch knows is written down.
+    # How often what the watch knows is written down; less often where that costs 2 % of a core.
     checkpoint_seconds: float = Field(default=60.0, ge=1, le=3600)
     sources: HeadSources = HeadSources()
     # Two heads: both mount state_dir and the lease; one acts, the other stands by.
