@@ -156,8 +156,10 @@ class Words:
         return _text(whole)
 
 
-def _joined(objects: list[bytes]) -> bytes:
-    return b"{" + b",".join(one[1:-1] for one in objects if one != b"{}") + b"}"
+def _joined(pieces: list[bytes]) -> bytes:
+    """Objects as one object, lists as one list."""
+    filled = b",".join(one[1:-1] for one in pieces if len(one) > 2)
+    return pieces[0][:1] + filled + pieces[0][-1:]
 
 
 def _text(tree: dict[str, Any]) -> bytes:

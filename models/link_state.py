@@ -7,7 +7,7 @@ grows, so that 10,000 hosts with eight rails fit into some tens of MiB.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -242,6 +242,23 @@ def dump_port(port: HostPort) -> list[Any]:
         [track.state, track.physical, track.rate, track.width, track.speed],
         port.downs,
     ]
+
+
+def dump_ports(
+    hosts: Mapping[str, Mapping[Place, HostPort]], names: Sequence[str]
+) -> list[list[Any]]:
+    """The ports of the hosts ``names``, where they are still known."""
+    return [
+        [name, *place, *dump_port(port)]
+        for name in names
+        if name in hosts
+        for place, port in hosts[name].items()
+    ]
+
+
+def dump_cable(key: Key, cable: Cable) -> list[Any]:
+    """A cable as JSON data, with the port that it hangs on."""
+    return [list(key), list(cable.switch), list(cable.adapter), cable.name]
 
 
 def load_port(row: list[Any]) -> HostPort:

@@ -31,7 +31,7 @@ from models.rules_links import LINK_INVENTORY, LINK_MEASUREMENTS, LinkRules
 from models.rules_states import States
 from models.runs import Run
 from models.silence import HEAD_SOURCES
-from models.turns import Turn, put_together, some_at_once
+from models.turns import Turn, below, put_together, some_at_once
 from models.voices import Entity, Fact, Remedy
 
 
@@ -247,8 +247,8 @@ class Rules:
         A node that is first heard meanwhile may be missing.
         """
         yield from some_at_once(("nodes",), self._nodes, dump_node)
-        yield ("links",), self.links.dump()
-        yield ("chassis",), self.chassis.dump()
+        yield from below("links", self.links.dump_turns())
+        yield from below("chassis", self.chassis.dump_turns())
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Takes back what ``dump`` gave."""

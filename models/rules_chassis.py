@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from collectors.sample import Sample
+from models.turns import Turn, some_at_once
 from models.voices import Entity, Fact, Remedy
 
 SECOND_NS = 1_000_000_000
@@ -260,27 +261,11 @@ class ChassisRules:
 
     def dump(self) -> dict[str, Any]:
         """All that is remembered, as JSON data."""
-        return {
-            name: {
-                "off_at": chassis.off_ns,
-                "spent": chassis.spent_ns,
-                "parts": {
-                    what: {
-                        sensor: [
-                            one.good,
-                            one.bad,
-                            one.was_good,
-                            one.since_ns,
-                            one.seen_ns,
-                            one.percent,
-                        ]
-                        for sensor, one in getattr(chassis, what).items()
-                    }
-                    for what in _PARTS
-                },
-            }
-            for name, chassis in self._nodes.items()
-        }
+        return {name: _dump_node(chassis) for name, chassis in self._nodes.items()}
+
+    def dump_turns(self) -> Iterator[Turn]:
+        """The same some nodes at a time: readings may come between."""
+        yield from some_at_once((), self._nodes, _dump_node)
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Takes back what ``dump`` gave."""
@@ -293,6 +278,27 @@ class ChassisRules:
                     parts[sensor] = Part(*numbers)
             self._nodes[name] = chassis
         self._sick = set(self._nodes)
+
+
+def _dump_node(chassis: Chassis) -> dict[str, Any]:
+    return {
+        "off_at": chassis.off_ns,
+        "spent": chassis.spent_ns,
+        "parts": {
+            what: {
+                sensor: [
+                    one.good,
+                    one.bad,
+                    one.was_good,
+                    one.since_ns,
+                    one.seen_ns,
+                    one.percent,
+                ]
+                for sensor, one in getattr(chassis, what).items()
+            }
+            for what in _PARTS
+        },
+    }
 
 
 _PARTS = ("supplies", "fans", "leaks")

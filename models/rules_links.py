@@ -37,11 +37,13 @@ from models.link_state import (
     Place,
     PortKey,
     Track,
-    dump_port,
+    dump_cable,
+    dump_ports,
     load_port,
 )
 from models.links import End, LinkView, Part, Placement, place, switch_at_fault, whole_switch
 from models.rule_state import SECOND_NS, Node, stepped_back
+from models.turns import Turn, put_together, rows_at_once, some_of
 from models.voices import Entity, Fact, Remedy
 
 # Codes of inventory events: which cable hangs where, and which GUID a port has.
@@ -446,21 +448,18 @@ class LinkRules:
 
         The counters of the last hour are learned anew.
         """
-        return {
-            "ports": [
-                [name, *place_, *dump_port(port)]
-                for name, ports in self._hosts.items()
-                for place_, port in ports.items()
-            ],
-            "cables": [
-                [list(key), list(cable.switch), list(cable.adapter), cable.name]
-                for key, cable in self._cables.items()
-            ],
-            "managers": dict(self._managers),
-            "manager_lost_ns": self._manager_lost_ns,
-            "described": dict(self._described),
-            "named": [[guid, *key] for guid, key in self._named.items()],
-        }
+        return put_together(self.dump_turns())
+
+    def dump_turns(self) -> Iterator[Turn]:
+        """The same some hosts or cables at a time: readings may come between."""
+        yield ("ports",), []
+        for names in some_of(self._hosts):
+            yield ("ports",), dump_ports(self._hosts, names)
+        yield from rows_at_once(("cables",), self._cables, dump_cable)
+        yield ("managers",), dict(self._managers)
+        yield ("manager_lost_ns",), self._manager_lost_ns
+        yield ("described",), dict(self._described)
+        yield from rows_at_once(("named",), self._named, lambda guid, key: [guid, *key])
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Takes back what ``dump`` gave."""

@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, TypeVar
 
-# Where a piece belongs, and the piece. Several objects at one place are one object.
+# Where a piece belongs, and the piece. Several objects at one place are one, several lists too.
 Turn = tuple[tuple[str, ...], Any]
 
 # About 10 ms of work where nodes have eight GPUs.
 NODES_AT_ONCE = 256
+ROWS_AT_ONCE = 4096
 
 Held = TypeVar("Held")
+Key = TypeVar("Key")
 
 
 def some_at_once(
@@ -22,10 +24,31 @@ def some_at_once(
 
     Between turns nodes may come and go: who goes is left out, who comes too.
     """
-    names = iter(list(nodes))
     yield place, {}  # there also where there is no node
-    while some := list(islice(names, NODES_AT_ONCE)):
+    for some in some_of(nodes):
         yield place, {name: dump(nodes[name]) for name in some if name in nodes}
+
+
+def some_of(names: Iterable[str]) -> Iterator[list[str]]:
+    """``names`` as they are now, NODES_AT_ONCE each time."""
+    left = iter(list(names))
+    while some := list(islice(left, NODES_AT_ONCE)):
+        yield some
+
+
+def rows_at_once(
+    place: tuple[str, ...],
+    mapping: Mapping[Key, Held],
+    row: Callable[[Key, Held], list[Any]],
+) -> Iterator[Turn]:
+    """A list of a ``row`` for each key and value as they are now, ROWS_AT_ONCE a turn.
+
+    For values that do not change.
+    """
+    left = iter(list(mapping.items()))
+    yield place, []
+    while some := list(islice(left, ROWS_AT_ONCE)):
+        yield place, [row(key, value) for key, value in some]
 
 
 def below(name: str, turns: Iterable[Turn]) -> Iterator[Turn]:
@@ -45,8 +68,11 @@ def put_together(turns: Iterable[Turn]) -> dict[str, Any]:
         inner = whole
         for name in place[:-1]:
             inner = inner.setdefault(name, {})
-        if isinstance(known := inner.get(place[-1]), dict):
+        known = inner.get(place[-1])
+        if isinstance(known, dict):
             known.update(piece)
+        elif isinstance(known, list):
+            known.extend(piece)
         else:
             inner[place[-1]] = piece
     return whole
