@@ -52,8 +52,7 @@ class GpuNow(NamedTuple):
         return self.values[GPU_FIELDS.index(name)]
 
 
-@dataclass(frozen=True, slots=True)
-class SourceNow:
+class SourceNow(NamedTuple):
     """The newest ``source`` reading of one source of one node."""
 
     time_ns: int
@@ -158,7 +157,8 @@ def _gpus(node: NodeNow, some: Sequence[Sample], arrival_ns: int) -> None:
             continue
         fields = sample.fields
         lost = fields.get("lost") == 1.0
-        gpus[index] = GpuNow(uuid, time_ns, arrival_ns, step_ns, lost, _values(fields))
+        made = uuid, time_ns, arrival_ns, step_ns, lost, _values(fields)
+        gpus[index] = _new(GpuNow, made)  # in half the time of the call with names
 
 
 def _named(tags: Tags) -> tuple[int | None, str]:
@@ -173,6 +173,7 @@ def _named(tags: Tags) -> tuple[int | None, str]:
 
 
 _values = numbers_of(*GPU_FIELDS)
+_new = tuple.__new__
 
 
 def _source(node: NodeNow, sample: Sample, arrival_ns: int) -> None:

@@ -218,11 +218,17 @@ class States:
         node.host_interval_ns = paced(node.host_interval_ns, step_ns)
         node.host_time_ns = sample.time_ns
         interval_ns = node.host_interval_ns
-        answer = rulebook.readonly(sample.fields)
-        entity = Entity("disk", name)
-        self._state(node, "filesystem_readonly", entity, answer, sample.time_ns, interval_ns)
-        answer = rulebook.clock(sample.fields, node.skew_ns / SECOND_NS, self.thresholds)
-        self._state(node, "clock", Entity("node", name), answer, sample.time_ns, interval_ns)
+        for rule, component, answer in (
+            ("filesystem_readonly", "disk", rulebook.readonly(sample.fields)),
+            (
+                "clock",
+                "node",
+                rulebook.clock(sample.fields, node.skew_ns / SECOND_NS, self.thresholds),
+            ),
+        ):
+            if answer or node.active:  # else there is nothing to tell, and nothing to take back
+                entity = Entity(component, name)
+                self._state(node, rule, entity, answer, sample.time_ns, interval_ns)
         self._edac(name, node, sample)
 
     def _edac(self, name: str, node: Node, sample: Sample) -> None:
