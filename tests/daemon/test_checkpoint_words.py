@@ -43,7 +43,7 @@ def test_the_words_of_all_turns_are_those_of_the_whole(
     monkeypatch.setattr(turns, "ROWS_AT_ONCE", at_once)
     watch = new_watch()
     for node in ("n1", "n2", "n3"):
-        link, text = "mlx5_0/1", "peer_guid=0x1;peer_port=2;peer_name=leaf1"
+        text = "peer_guid=0x1;peer_port=2;peer_name=leaf1"
         port = {"node": node, "device": "mlx5_0", "port": "1"}
         fan = {"node": node, "sensor": "Fan 1", "kind": "fan"}
         watch.ingest(
