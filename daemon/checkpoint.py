@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, Protocol, TypeVar
 import structlog
 
 from daemon.store.embedded import Store
-from models.features.checkpoint import Picture, Writer, as_json
+from models.features.checkpoint import Picture, Room, Writer, as_json
 from models.watch import Watch
 
 log = structlog.get_logger("tocsin.checkpoint")
@@ -92,7 +92,9 @@ class Checkpoint:
         take = self._measured(lambda: next(turns, None))
         while (turn := await in_turn(take)) is not None:
             await self._aside(partial(words.add, *turn))
-        features = await in_turn(self._measured(self._watch.features.take))
+        engine = self._watch.features
+        room = await self._aside(partial(Room, await in_turn(engine.size_bytes)))
+        features = await in_turn(self._measured(partial(engine.take, room)))
         parts = self._writer, features, words
         await self._aside(partial(write, self._directory, *parts, time_ns, shown_id))
 
@@ -118,11 +120,12 @@ class Checkpoint:
         shown_id, self._newest_id = self._newest_id, self._events.newest_id()
         return shown_id
 
-    async def _aside(self, function: Callable[[], object]) -> None:
+    async def _aside(self, function: Callable[[], Result]) -> Result:
         """Runs ``function`` in the thread that writes."""
         loop = asyncio.get_running_loop()
-        self._working = loop.run_in_executor(self._thread, self._measured(function))
-        await asyncio.shield(self._working)
+        working = loop.run_in_executor(self._thread, self._measured(function))
+        self._working = working
+        return await asyncio.shield(working)
 
     def _measured(self, function: Callable[[], Result]) -> Callable[[], Result]:
         def run() -> Result:
@@ -175,7 +178,9 @@ def save(directory: Path, watch: Watch, now_ns: int, shown_id: int | None = None
     words = Words()
     for turn in watch.dump_turns():
         words.add(*turn)
-    write(directory, Writer(), watch.features.take(), words, now_ns, shown_id)
+    engine = watch.features
+    features = engine.take(Room(engine.size_bytes()))
+    write(directory, Writer(), features, words, now_ns, shown_id)
 
 
 def write(

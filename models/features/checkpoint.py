@@ -26,6 +26,8 @@ FORMAT = 1
 
 # So many rows are made JSON in one call, which lets no other thread run.
 _ROWS_AT_ONCE = 4096
+_PAGE_BYTES = 4096
+_ALIGNED_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +49,43 @@ class Picture:
     counts: dict[str, int]
 
 
+class Room:
+    """Memory that copies are made in: touched beforehand, by a thread that has the time for it, and
+    in one piece, so that the system has it back at once."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self._bytes = np.empty(size_bytes, np.uint8)
+        self._bytes[::_PAGE_BYTES] = 0
+        self._used_bytes = 0
+
+    def copy(self, array: Array) -> Array:
+        """A copy of ``array``, elsewhere if it finds no room."""
+        start = self._used_bytes
+        end = start + array.nbytes
+        if end > len(self._bytes):
+            return array.copy()
+        self._used_bytes = end + -end % _ALIGNED_BYTES
+        held = self._bytes[start:end].view(array.dtype).reshape(array.shape)
+        held[...] = array
+        return held
+
+
+def size_bytes(tables: Mapping[str, EntityTable]) -> int:
+    """How much room the copies of all arrays of ``tables`` take now."""
+    return sum(
+        array.nbytes + _ALIGNED_BYTES
+        for table in tables.values()
+        for array in table.arrays.first(len(table)).values()
+    )
+
+
 def picture(
     tables: Mapping[str, EntityTable],
     lists: dict[str, tuple[list[Any], ...]],
     counts: dict[str, int],
-    copied: bool,
+    room: Room | None,
 ) -> Picture:
-    """What ``tables`` hold. Not ``copied``, its arrays change with the next reading."""
+    """What ``tables`` hold. Without ``room``, its arrays change with the next reading."""
     names, arrays = {}, {}
     for kind, table in tables.items():
         rows = {
@@ -62,7 +94,7 @@ def picture(
         }
         names[kind] = Names(list(table.entities), list(table.identity), rows)
         for name, array in table.arrays.first(len(table)).items():
-            arrays[f"{kind}|{name}"] = array.copy() if copied else array
+            arrays[f"{kind}|{name}"] = array if room is None else room.copy(array)
     return Picture(names, arrays, lists, counts)
 
 

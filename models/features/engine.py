@@ -360,13 +360,17 @@ class FeatureEngine:
 
     def write(self, file: BinaryIO) -> None:
         """Writes what :meth:`dump` gives to ``file``, without a second copy in memory."""
-        checkpoint.Writer().write(self._picture(copied=False), file)
+        checkpoint.Writer().write(self._picture(None), file)
 
-    def take(self) -> checkpoint.Picture:
+    def size_bytes(self) -> int:
+        """How much :class:`checkpoint.Room` a copy takes now."""
+        return checkpoint.size_bytes(self.tables)
+
+    def take(self, room: checkpoint.Room) -> checkpoint.Picture:
         """A copy of the whole state, for a :class:`checkpoint.Writer` in another thread."""
-        return self._picture(copied=True)
+        return self._picture(room)
 
-    def _picture(self, copied: bool) -> checkpoint.Picture:
+    def _picture(self, room: checkpoint.Room | None) -> checkpoint.Picture:
         self.flush()
         where = self.gpu_at
         lists: dict[str, tuple[list[Any], ...]] = {
@@ -378,7 +382,7 @@ class FeatureEngine:
             "known_events": (list(self._heard),),
         }
         counts = {"late_readings": self.late_readings, "repeated_events": self.repeated_events}
-        return checkpoint.picture(self.tables, lists, counts, copied)
+        return checkpoint.picture(self.tables, lists, counts, room)
 
     def load(self, saved: bytes) -> None:
         """Takes back what :meth:`dump` gave. Raises ValueError when it does not fit."""
