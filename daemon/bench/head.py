@@ -1,10 +1,10 @@
 """``tocsin bench head``: the whole head at the pace of a fleet, CPU by part, and its memory.
 
 A second process sends what agents would: for each node and period one gzipped body with 8 GPUs,
-the host and two ``source`` readings. What is measured is the head's process alone: event loop
-(HTTP, decoding, admission), commit thread (pack, compress, sync), watch thread (rules, silence,
-features, newest readings), judgement and checkpoint, each by the processor clock of its thread.
-The checkpoint is written when it is asked for, so that it falls into no other part's time.
+the host and two ``source`` readings. First as fast as they are taken; then at a fleet's own pace,
+each node at its own moment, for some cycles of all that the head does of itself (judgements,
+scores, the shadow model, checkpoints, the roll into Parquet, points of the fleet).
+What is measured then is the processor time of the head's process, all of it, by thread.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import contextlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 
@@ -24,67 +25,60 @@ from collectors.slurm.nodes import NodeState
 from daemon.assemble import calm_collector
 from daemon.bench.figures import Figure, percentile, resident_mebibytes
 from daemon.bench.load import NAMES
-from daemon.bench.senders import TOKEN, Senders
+from daemon.bench.senders import PERIOD_SECONDS, TOKEN, Paced, Senders
 from daemon.clock import SystemClock
-from daemon.config import Config, HeadSection
+from daemon.config import Config, SlurmSection
 from daemon.demo.source import simulated_source
 from daemon.gate.gateway import Gateway, routes
 from daemon.gate.tokens import parse_tokens
-from daemon.head import SCORE_SECONDS, Head
+from daemon.head import Head
 from daemon.slurm.simulated import SimulatedSlurm
 
 _OTHERS = "other threads"
-JUDGE_SECONDS = HeadSection().judge_seconds
-CHECKPOINT_SECONDS = HeadSection().checkpoint_seconds
+# 120 s: in so long everything that the head does of itself comes round.
+PERIODS_A_CYCLE = 4
 
 
 @dataclass(slots=True)
 class _Outcome:
-    cpu: Counter[str] = field(default_factory=Counter)
-    scored_cpu_seconds: list[float] = field(default_factory=list)
-    plain_cpu_seconds: list[float] = field(default_factory=list)
-    checkpoint_cpu_seconds: list[float] = field(default_factory=list)
-    judge_wall_seconds: list[float] = field(default_factory=list)
     answers: list[float] = field(default_factory=list)
     wall_seconds: float = 0.0
+    cpu: Counter[str] = field(default_factory=Counter)
+    paced: Paced = field(default_factory=lambda: Paced(0.0, 0, []))
+    judge_seconds: list[float] = field(default_factory=list)
+    checkpoint_seconds: list[float] = field(default_factory=list)
     samples: int = 0
     resident_mebibytes: float = 0.0
 
 
 def bench_head(
-    directory: Path, nodes: int = 1000, steps: int = 4, period_seconds: float = 30.0
+    directory: Path, nodes: int = 1000, steps: int = 2, periods: int | None = None
 ) -> Iterator[Figure]:
-    """``steps`` readings of the fleet after a first one that makes everything known."""
-    outcome = asyncio.run(_serve(directory, nodes, steps))
-    whole = sum(outcome.cpu.values())
-    paced = 100 / (steps * period_seconds)
+    """``steps`` readings at full speed after a first one that makes everything known, then
+    ``periods`` at pace (else a cycle of everything for each step)."""
+    periods = steps * PERIODS_A_CYCLE if periods is None else periods
+    outcome = asyncio.run(_serve(directory, nodes, steps, periods))
+    values = steps * nodes * 8 * len(NAMES)
     yield Figure("head: samples taken", outcome.samples, "samples")
+    yield Figure("head: as fast as it takes", values / outcome.wall_seconds, "values/s")
+    yield Figure("head: answer at full speed, p99", percentile(outcome.answers, 0.99) * 1e3, "ms")
+    paced = outcome.paced
+    share = 100 / paced.wall_seconds
     for part, seconds in sorted(outcome.cpu.items(), key=lambda one: -one[1]):
-        yield Figure(f"head: {part}", seconds * paced, "% of a core")
-    scored = sum(outcome.scored_cpu_seconds) / steps
-    plain = sum(outcome.plain_cpu_seconds) / steps
-    # Of the judgements, one in so many scores.
-    among = max(1.0, SCORE_SECONDS / JUDGE_SECONDS)
-    judged = (scored + (among - 1) * plain) / among
-    kept = sum(outcome.checkpoint_cpu_seconds) / steps
-    yield Figure("head: one judgement with scores, CPU", scored, "s")
-    yield Figure("head: one judgement between, CPU", plain, "s")
-    yield Figure("head: one judgement with scores", max(outcome.judge_wall_seconds), "s", "1")
-    yield Figure("head: one checkpoint, CPU", kept, "s")
+        yield Figure(f"head: {part}", seconds * share, "% of a core")
     yield Figure(
-        f"head: {nodes} nodes every {period_seconds:g} s, readings alone",
-        whole * paced,
-        "% of a core",
-    )
-    yield Figure(
-        f"head: {nodes} nodes every {period_seconds:g} s, judged every {JUDGE_SECONDS:g} s",
-        whole * paced + judged * 100 / JUDGE_SECONDS + kept * 100 / CHECKPOINT_SECONDS,
+        f"head: {nodes} nodes every {PERIOD_SECONDS:g} s, all that it does",
+        sum(outcome.cpu.values()) * share,
         "% of a core",
         "50 for 10,000 nodes",
     )
-    values = steps * nodes * 8 * len(NAMES)
-    yield Figure("head: as fast as it takes", values / outcome.wall_seconds, "values/s")
-    yield Figure("head: answer, p99", percentile(outcome.answers, 0.99) * 1000, "ms")
+    for place, name in ((0.5, "p50"), (0.99, "p99")):
+        waited = percentile(paced.answer_seconds, place)
+        yield Figure(f"head: answer at pace, {name}", waited * 1e3, "ms")
+    yield Figure("head: pushed back at pace", paced.pushed_back, "requests")
+    yield Figure("head: one judgement, p50", percentile(outcome.judge_seconds, 0.5), "s")
+    yield Figure("head: one judgement, longest", max(outcome.judge_seconds, default=0.0), "s")
+    yield Figure("head: one checkpoint, longest", max(outcome.checkpoint_seconds, default=0.0), "s")
     yield Figure("head: resident memory", outcome.resident_mebibytes, "MiB", "2048")
 
 
@@ -94,8 +88,6 @@ def _head(directory: Path, nodes: int) -> Head:
             "head": {
                 "state_dir": directory,
                 "socket": directory / "socket",
-                "judge_seconds": 300.0,
-                "checkpoint_seconds": 3600.0,
             },
             "store": {"directory": directory / "store", "reserve_bytes": 0},
             "gateway": {"lines_per_second_limit": 1e9, "burst_lines_limit": 10_000_000},
@@ -104,14 +96,16 @@ def _head(directory: Path, nodes: int) -> Head:
     names = [f"gpu{number:05d}" for number in range(nodes)]
     states = [NodeState(name, base="mixed", gpus_configured=8) for name in names]
     slurm = SimulatedSlurm(states, time.time_ns)
-    source = simulated_source(slurm, 3600.0, directory / "slurm")
+    source = simulated_source(slurm, SlurmSection().period_seconds, directory / "slurm")
     return Head(config, clock=SystemClock(), adapter=slurm, slurm=source)
 
 
-async def _serve(directory: Path, nodes: int, steps: int) -> _Outcome:
+async def _serve(directory: Path, nodes: int, steps: int, periods: int) -> _Outcome:
     calm_collector()
     head = _head(directory, nodes)
     outcome = _Outcome()
+    head.judge = _timed(head.judge, outcome.judge_seconds)  # type: ignore[method-assign]
+    head.checkpoint = _timed(head.checkpoint, outcome.checkpoint_seconds)  # type: ignore[method-assign]
     await head.start()
     app = web.Application()
     gateway = Gateway(
@@ -131,19 +125,17 @@ async def _serve(directory: Path, nodes: int, steps: int) -> _Outcome:
         await senders.ready()
         await senders.send(1)
         await _watched(head)
-        for _ in range(steps):
-            before, wall = _cpu_by_part(), time.perf_counter()
-            outcome.answers += await senders.send(1)
-            await _watched(head)
-            outcome.wall_seconds += time.perf_counter() - wall
-            outcome.cpu += _less(_cpu_by_part(), before)
-            outcome.samples = gateway.counts.samples
-            head.watch.forget_scores()
-            wall = time.perf_counter()
-            outcome.scored_cpu_seconds.append(await _spent(head.judge()))
-            outcome.judge_wall_seconds.append(time.perf_counter() - wall)
-            outcome.plain_cpu_seconds.append(await _spent(head.judge()))
-            outcome.checkpoint_cpu_seconds.append(await _spent(head.checkpoint()))
+        wall = time.perf_counter()
+        outcome.answers = await senders.send(steps)
+        await _watched(head)
+        outcome.wall_seconds = time.perf_counter() - wall
+        await senders.prepare(periods)
+        outcome.judge_seconds.clear()
+        outcome.checkpoint_seconds.clear()
+        before = _cpu_by_part()
+        outcome.paced = await senders.pace()
+        outcome.cpu = _less(_cpu_by_part(), before)
+        outcome.samples = gateway.counts.samples
         outcome.resident_mebibytes = resident_mebibytes()
     finally:
         senders.close()
@@ -152,11 +144,17 @@ async def _serve(directory: Path, nodes: int, steps: int) -> _Outcome:
     return outcome
 
 
-async def _spent(work: Awaitable[None]) -> float:
-    """Processor seconds of ``work``, all threads together."""
-    cpu = time.process_time()
-    await work
-    return time.process_time() - cpu
+def _timed(
+    work: Callable[[], Awaitable[None]], seconds: list[float]
+) -> Callable[[], Coroutine[Any, Any, None]]:
+    """``work``, with how long each of it took kept in ``seconds``."""
+
+    async def timed() -> None:
+        begin = time.perf_counter()
+        await work()
+        seconds.append(time.perf_counter() - begin)
+
+    return timed
 
 
 async def _watched(head: Head) -> None:
@@ -183,7 +181,10 @@ def _cpu_by_part() -> Counter[str]:
 _PARTS = {
     "MainThread": "event loop: HTTP, decoding, admission",
     "tocsin-commit": "commit thread: pack, compress, sync",
-    "tocsin-watch": "watch thread: rules, silence, features",
+    "tocsin-watch": "watch thread: rules, features, scores, checkpoint",
+    "tocsin-hand": "hand thread: decisions, ledger",
+    "tocsin-roll": "roll thread: Parquet",
+    "tocsin-learning": "learning thread: shadow model",
 }
 
 

@@ -32,6 +32,7 @@ from daemon.gate.admission import Admission, AdmissionOptions, cut
 from daemon.gate.answers import RefusedError, partial_write, too_large
 from daemon.gate.bodies import rest_of, unpacked
 from daemon.gate.door import DoorOptions
+from daemon.gate.gathering import OTHERS_LEAST, Gathering
 from daemon.gate.patience import Patience
 from daemon.gate.rates import Rate, Rates
 from daemon.gate.said import certificate_name, precision_in
@@ -170,6 +171,7 @@ class Gateway:
             self.options.retry_after_seconds,
             self.rng,
         )
+        self._gathering = Gathering()
         self._patience = Patience(self.options.commit_deadline_seconds)
         self.pending_bytes = 0
         self._pending_samples = 0
@@ -282,6 +284,12 @@ class Gateway:
         try:
             lease.cover(size)
             body = await self._body(request, lease)
+            if (
+                len(body) < _INLINE_BYTES
+                and self.turnstile.under_way > OTHERS_LEAST
+                and URGENT_HEADER not in request.headers
+            ):
+                await self._gathering.others()
             arrival_ns = self.clock.now_ns()
             samples, problems = await self._read(body, node, precision, arrival_ns)
             self.counts.bytes += len(body)

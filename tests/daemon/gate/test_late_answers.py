@@ -20,6 +20,7 @@ from daemon.intake import Intake
 from daemon.store.embedded import Store
 from daemon.store.errors import StoreUnavailableError
 from daemon.store.packing import Packer
+from models.runs import Run
 from tests.daemon.gate.test_gateway import post, stored
 from tests.daemon.head_stub import Head
 
@@ -33,8 +34,8 @@ class Listener:
     def __init__(self) -> None:
         self.shown: list[Sample] = []
 
-    def ingest(self, samples: Sequence[Sample], arrival_ns: int) -> None:
-        self.shown.extend(samples)
+    def ingest_runs(self, runs: Sequence[Run], arrival_ns: int) -> None:
+        self.shown.extend(one for run in runs for one in run.samples)
 
 
 class Disk:
