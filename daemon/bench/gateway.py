@@ -6,7 +6,6 @@ connections that are kept. What is measured is this process alone.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from daemon.bench.senders import TOKEN, Senders
 from daemon.clock import SystemClock
 from daemon.gate.gateway import BatchKey, Gateway, GatewayOptions, routes
 from daemon.gate.tokens import parse_tokens
+from daemon.loop import run_head
 from daemon.store.commit import GroupCommit
 from daemon.store.embedded import Store
 from daemon.store.options import StoreOptions
@@ -30,7 +30,7 @@ def bench_gateway(
     directory: Path, nodes: int = 1000, steps: int = 3, period_seconds: float = 30.0
 ) -> Iterator[Figure]:
     """Sends ``steps`` readings of the fleet through gateway and store, as fast as they take."""
-    outcome = asyncio.run(_serve(directory, nodes, steps))
+    outcome = run_head(_serve(directory, nodes, steps))
     values = outcome["samples"] * len(NAMES)
     cpu = outcome["cpu_seconds"]
     yield Figure(f"gateway: {nodes} nodes, values taken", values, "values")

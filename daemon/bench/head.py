@@ -9,7 +9,6 @@ What is measured then is the processor time of the head's process, all of it, by
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import threading
 import time
@@ -32,6 +31,7 @@ from daemon.demo.source import simulated_source
 from daemon.gate.gateway import Gateway, routes
 from daemon.gate.tokens import parse_tokens
 from daemon.head import Head
+from daemon.loop import run_head
 from daemon.slurm.simulated import SimulatedSlurm
 
 _OTHERS = "other threads"
@@ -57,7 +57,7 @@ def bench_head(
     """``steps`` readings at full speed after a first one that makes everything known, then
     ``periods`` at pace (else a cycle of everything for each step)."""
     periods = steps * PERIODS_A_CYCLE if periods is None else periods
-    outcome = asyncio.run(_serve(directory, nodes, steps, periods))
+    outcome = run_head(_serve(directory, nodes, steps, periods))
     values = steps * nodes * 8 * len(NAMES)
     yield Figure("head: samples taken", outcome.samples, "samples")
     yield Figure("head: as fast as it takes", values / outcome.wall_seconds, "values/s")
@@ -181,7 +181,8 @@ def _cpu_by_part() -> Counter[str]:
 _PARTS = {
     "MainThread": "event loop: HTTP, decoding, admission",
     "tocsin-commit": "commit thread: pack, compress, sync",
-    "tocsin-watch": "watch thread: rules, features, scores, checkpoint",
+    "tocsin-watch": "watch thread: rules, features, scores",
+    "tocsin-checkpoint": "checkpoint thread",
     "tocsin-hand": "hand thread: decisions, ledger",
     "tocsin-roll": "roll thread: Parquet",
     "tocsin-learning": "learning thread: shadow model",

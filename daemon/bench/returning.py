@@ -41,6 +41,7 @@ from daemon.gate.gateway import (
 )
 from daemon.gate.tokens import parse_tokens
 from daemon.listen import Address, Listeners
+from daemon.loop import run_head
 from daemon.store.commit import GroupCommit
 from daemon.store.embedded import Store
 from daemon.store.options import StoreOptions
@@ -56,7 +57,7 @@ def bench_return(
     directory: Path, nodes: int = 1000, batches: int = 12, spread_seconds: float = SPREAD_SECONDS
 ) -> Iterator[Figure]:
     """Serves gateway and store to ``nodes`` agents with ``batches`` spooled batches each."""
-    found = asyncio.run(_serve(directory, nodes, batches, spread_seconds))
+    found = run_head(_serve(directory, nodes, batches, spread_seconds))
     name = f"return of {nodes} agents"
     values = found["samples"] * len(NAMES)
     yield Figure(f"{name}: batches each", batches, "batches of 8 GPUs")

@@ -20,6 +20,7 @@ from daemon.gate.tokens import TokenFile, TokensError
 from daemon.head import Head
 from daemon.listen import ListenError, Listeners
 from daemon.logs import LEVELS, configure
+from daemon.loop import run_head
 from daemon.notify import Notifier
 from daemon.reach import make_reach, make_slurm_source
 from daemon.slurm.lease import Lease
@@ -52,7 +53,7 @@ def run(arguments: argparse.Namespace, verb: str) -> int:
     config = read(arguments.config, "head")
     configure("tocsin", arguments.log_level)
     try:
-        asyncio.run(_serve(config))
+        run_head(_serve(config))
     except (ListenError, StoreUnavailableError, TokensError, WayError) as error:
         print(f"tocsin: {error}", file=sys.stderr)
         return 1

@@ -34,6 +34,7 @@ from daemon.gate.tokens import TokenFile
 from daemon.head import Head
 from daemon.headview import HeadEyes
 from daemon.listen import Listeners
+from daemon.loop import run_head
 from daemon.page.view import DecisionView, Refused, iso
 from daemon.store.embedded import Store
 
@@ -70,7 +71,7 @@ class DemoOptions:
 def run_demo(options: DemoOptions, say: Print = print) -> int:
     """Runs until Ctrl-C, SIGTERM or ``seconds``; leaves nothing behind. The exit code."""
     with tempfile.TemporaryDirectory(prefix="tocsin-demo-") as folder:
-        asyncio.run(_demo(options, Path(folder), say))
+        run_head(_demo(options, Path(folder), say))
     return 0
 
 
