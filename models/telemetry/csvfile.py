@@ -6,6 +6,7 @@ be terabytes of text.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 from collections.abc import Collection, Iterator, Sequence
@@ -30,7 +31,9 @@ def columns_of(path: Path, time: str = "time") -> list[str]:
     """The names in the first line of a CSV, ``time`` among them. Raises ValueError."""
     with open_bytes(path) as file:
         raw = file.read(_HEADER_LIMIT_BYTES)
-    text = raw.decode("utf-8-sig", "replace")
+    # Not by the codec "utf-8-sig": Python reads it from a file of its own, which the store's owner,
+    # in whose name root imports, may not be able to read.
+    text = raw.removeprefix(codecs.BOM_UTF8).decode("utf-8", "replace")
     try:
         names = next(csv.reader(io.StringIO(text)), [])
     except csv.Error as error:
