@@ -17,7 +17,7 @@ import ssl
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Protocol, cast, runtime_checkable
 
 from pydantic import Field
 
@@ -102,6 +102,15 @@ def address_of(peer: object) -> str:
     return str(ipaddress.ip_network((parsed, 64), strict=False))
 
 
+@runtime_checkable
+class _Buffered(Protocol):
+    """asyncio.BufferedProtocol as far as it is asked here; uvloop's own TLS is none by name."""
+
+    def get_buffer(self, size: int, /) -> memoryview: ...
+
+    def buffer_updated(self, count: int, /) -> None: ...
+
+
 class Guarded(asyncio.Protocol):
     """Stands before the protocol of one connection; passes on all that it may hear."""
 
@@ -121,6 +130,7 @@ class Guarded(asyncio.Protocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._tail = b""
         self._early = b""
+        self._sealed = tls is not None  # what comes now is for TLS to read
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Counts the connection, or closes it."""
@@ -137,29 +147,50 @@ class Guarded(asyncio.Protocol):
         if self._tls is None:
             self._begin(self._transport)
         else:
-            self._transport.pause_reading()
+            self._transport.pause_reading()  # uvloop begins to read all the same
             task = loop.create_task(self._shake_hands(self._transport, self._tls))
             self._door.shaking.add(task)
             task.add_done_callback(self._door.shaking.discard)
 
     async def _shake_hands(self, transport: asyncio.Transport, tls: ssl.SSLContext) -> None:
         """TLS only now, so that a connection counts while its handshake lasts."""
-        try:
-            secured = await asyncio.get_running_loop().start_tls(
+        if transport.is_closing():  # gone already, and :meth:`connection_lost` is told
+            return
+        loop = asyncio.get_running_loop()
+        securing = loop.create_task(
+            loop.start_tls(
                 transport,
                 self,
                 tls,
                 server_side=True,
                 ssl_handshake_timeout=self._door.options.headers_deadline_seconds,
             )
+        )
+        try:
+            await asyncio.sleep(0)  # TLS stands behind the transport, which reads nothing now
+            loop.call_soon(self._replay, transport)
+            secured = await securing
         except (OSError, asyncio.CancelledError):
+            securing.cancel()
             secured = None  # not our certificate's friend, or gone again
-        if secured is None:
+        # One that was gone before TLS began has no error: nobody would count it as gone.
+        if secured is None or secured.is_closing():
             transport.abort()
             self._gone()
         elif self._entered:
             self._transport = secured
             self._begin(secured)
+
+    def _replay(self, transport: asyncio.Transport) -> None:
+        """Tells TLS what came before it was there to read: its first words, under uvloop."""
+        early, self._early, self._sealed = self._early, b"", False
+        behind = transport.get_protocol()
+        while early and isinstance(behind, _Buffered):
+            buffer = behind.get_buffer(len(early))
+            count = min(len(early), len(buffer))
+            buffer[:count] = early[:count]
+            behind.buffer_updated(count)
+            early = early[count:]
 
     def _begin(self, transport: asyncio.Transport) -> None:
         self._inner = cast(asyncio.Protocol, self._make())
@@ -175,7 +206,7 @@ class Guarded(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Passes bytes on; stops the clock when the first request's headers are complete."""
-        if self._deadline is not None:
+        if self._deadline is not None and not self._sealed:
             if _END_OF_HEADERS in self._tail + data:
                 self._deadline.cancel()
                 self._deadline = None
@@ -183,7 +214,7 @@ class Guarded(asyncio.Protocol):
         if self._inner is not None:
             self._inner.data_received(data)
         elif self._entered:
-            self._early += data  # came with the end of the handshake
+            self._early += data  # came before the handshake, or with its end
 
     def eof_received(self) -> bool | None:
         """Passes the end on."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 import ssl
 import subprocess
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -15,6 +17,11 @@ from aiohttp import web
 
 from daemon.gate.door import Door, DoorOptions, address_of
 from daemon.listen import Address, Listeners
+from daemon.loop import loop_factory
+
+LOOPS = pytest.mark.parametrize(
+    "factory", [asyncio.new_event_loop, loop_factory()], ids=["asyncio", "head"]
+)
 
 
 @asynccontextmanager
@@ -184,6 +191,79 @@ async def test_tls_counts_from_the_first_byte_and_serves(keys: Path) -> None:
         assert await ask(port, client) == "here"
         for _, writer in silent:
             writer.close()
+
+
+async def spoken_before_accepted(port: int, tls: ssl.SSLContext) -> bytes:
+    """The beginning of the answer to somebody whose first words of TLS are in the kernel before
+    the loop can have accepted the connection."""
+    loop = asyncio.get_running_loop()
+    heard, said = ssl.MemoryBIO(), ssl.MemoryBIO()
+    secure = tls.wrap_bio(heard, said, server_hostname="127.0.0.1")
+    with socket.create_connection(("127.0.0.1", port)) as one:
+        with contextlib.suppress(ssl.SSLWantReadError):
+            secure.do_handshake()
+        one.sendall(said.read())  # nothing was awaited since the call began
+        one.setblocking(False)
+
+        async def until_done(step: Callable[[], object]) -> object:
+            while True:
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    return step()
+                await loop.sock_sendall(one, said.read())
+                more = await loop.sock_recv(one, 65_536)
+                assert more, "closed in the middle"
+                heard.write(more)
+
+        async with asyncio.timeout(10):
+            await until_done(secure.do_handshake)
+            secure.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nhere")
+            await loop.sock_sendall(one, said.read())
+            answer = await until_done(lambda: secure.read(100))
+    assert isinstance(answer, bytes)
+    return answer
+
+
+@LOOPS
+def test_who_speaks_tls_before_it_is_accepted_is_heard(
+    keys: Path, factory: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(_early(keys))
+
+
+async def _early(keys: Path) -> None:
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    server.load_cert_chain(keys / "cert", keys / "key")
+    client = ssl.create_default_context(cafile=keys / "cert")
+    async with serving(DoorOptions(), server) as (door, port):
+        answers = await asyncio.gather(*(spoken_before_accepted(port, client) for _ in range(8)))
+        assert all(answer.startswith(b"HTTP/1.1 200 OK") for answer in answers)
+        # Gone before the head has looked: with some words said, and with none.
+        for said in (b"", b"\x16\x03\x01"):
+            with socket.create_connection(("127.0.0.1", port)) as one:
+                one.sendall(said)
+        assert (await spoken_before_accepted(port, client)).startswith(b"HTTP/1.1 200 OK")
+        await until(lambda: door.open == 0 and not door.shaking)
+
+
+@pytest.mark.parametrize(
+    "scene",
+    [
+        test_one_address_cannot_take_the_place_of_others,
+        test_all_addresses_together_are_bounded,
+        test_headers_that_come_in_pieces_are_whole_headers,
+    ],
+)
+def test_the_bounds_hold_on_the_heads_own_loop(
+    scene: Callable[[], Coroutine[None, None, None]],
+) -> None:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(scene())
+
+
+def test_tls_serves_on_the_heads_own_loop(keys: Path) -> None:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(test_tls_counts_from_the_first_byte_and_serves(keys))
 
 
 def test_addresses_count_as_one_sender_each() -> None:
