@@ -305,7 +305,6 @@ class SilenceTracker:
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Takes back what ``dump`` gave; what was heard before our start is only history."""
-        self._expected = frozenset(state["expected"])
         self._nodes = {
             name: _Node(
                 heard_ns,
@@ -315,6 +314,8 @@ class SilenceTracker:
             )
             for name, (heard_ns, expected_ns, sources) in state["nodes"].items()
         }
+        # Who went between two turns of a dump is expected anew, if at all.
+        self._expected = frozenset(state["expected"]) & self._nodes.keys()
         self._started_ns = 0
 
 

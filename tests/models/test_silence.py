@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from collectors.sample import Sample, sample, source_reading
 from models.silence import SilenceOptions, SilenceTracker
+from models.turns import put_together
 
 SECOND = 10**9
 START = 1_796_000_000 * SECOND
@@ -259,3 +260,18 @@ def test_no_readings_give_a_traceback(rows: list[tuple[str, int, int, bool, str]
         tracker.silences(arrival)
         assert 0.0 <= tracker.coverage("n3", arrival) <= 1.0
         tracker.fleet_silent(arrival)
+
+
+def test_who_goes_while_a_checkpoint_is_taken_is_expected_anew_when_it_is_back(
+    tracker: SilenceTracker,
+) -> None:
+    tracker.expect(["n3", "n4"], START)
+    turns = tracker.dump_turns()
+    taken = [next(turns)]
+    tracker.expect(["n3"], START + SECOND)
+    taken.extend(turns)
+    again = SilenceTracker()
+    again.load(json.loads(json.dumps(put_together(taken))))
+    again.expect(["n3", "n4"], START + 2 * SECOND)
+    run(again, range(2, 1_000, 10))
+    assert told(again, 600) == [("n4", "", "agent")]
