@@ -280,6 +280,25 @@ def test_a_batch_of_events_sent_again_counts_once_while_another_node_storms(
     assert sum(1 for _ in engine._heard) <= 1000
 
 
+def test_a_storm_that_is_told_again_after_a_restart_counts_once_in_a_fleet_of_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("models.features.heard.REMEMBERED", 1000)
+    engine = FeatureEngine()
+    for number in range(100):  # each of so many has a share of 16, of which most need one
+        calm = sample("event", HOUR, {"text": "x"}, node=f"calm{number}", kind="xid", code="13")
+        engine.observe([calm], HOUR)
+    storm = [xid(HOUR + at * SECOND) for at in range(60)]
+    engine.observe([inventory(), *storm], 2 * HOUR)
+    before = about(engine, 2 * HOUR, Entity("node", "n1"))
+    restarted = FeatureEngine()
+    restarted.load(engine.dump())
+    for one in storm:
+        restarted.observe([one], 2 * HOUR)
+    assert restarted.repeated_events == 60
+    assert about(restarted, 2 * HOUR, Entity("node", "n1")) == before
+
+
 def test_event_that_comes_late_counts_what_its_age_leaves() -> None:
     early, late = FeatureEngine(), FeatureEngine()
     first = [inventory(), gpu(SECOND, power_watts=1)]
