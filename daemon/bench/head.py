@@ -43,6 +43,7 @@ PERIODS_A_CYCLE = 4
 class _Outcome:
     answers: list[float] = field(default_factory=list)
     wall_seconds: float = 0.0
+    rushed_cpu_seconds: float = 0.0
     cpu: Counter[str] = field(default_factory=Counter)
     paced: Paced = field(default_factory=lambda: Paced(0.0, 0, []))
     judge_seconds: list[float] = field(default_factory=list)
@@ -62,6 +63,8 @@ def bench_head(
     yield Figure("head: samples taken", outcome.samples, "samples")
     yield Figure("head: as fast as it takes", values / outcome.wall_seconds, "values/s")
     yield Figure("head: answer at full speed, p99", percentile(outcome.answers, 0.99) * 1e3, "ms")
+    rushed = outcome.rushed_cpu_seconds * 100 / (steps * PERIOD_SECONDS)
+    yield Figure("head: the same work, spread over its periods", rushed, "% of a core")
     paced = outcome.paced
     share = 100 / paced.wall_seconds
     for part, seconds in sorted(outcome.cpu.items(), key=lambda one: -one[1]):
@@ -125,10 +128,11 @@ async def _serve(directory: Path, nodes: int, steps: int, periods: int) -> _Outc
         await senders.ready()
         await senders.send(1)
         await _watched(head)
-        wall = time.perf_counter()
+        before, wall = _cpu_by_part(), time.perf_counter()
         outcome.answers = await senders.send(steps)
         await _watched(head)
         outcome.wall_seconds = time.perf_counter() - wall
+        outcome.rushed_cpu_seconds = sum(_less(_cpu_by_part(), before).values())
         await senders.prepare(periods)
         outcome.judge_seconds.clear()
         outcome.checkpoint_seconds.clear()
