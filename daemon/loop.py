@@ -1,7 +1,7 @@
 """The event loop of the head: uvloop's, where it is installed.
 
-Each write of an agent costs the loop some turns of its own. An empty request takes uvloop half the
-time that it takes asyncio; of a whole write that is a few parts in a hundred. The agent, which does little, keeps to asyncio and needs one package less.
+An empty request takes uvloop half the time that it takes asyncio; of a whole write that is a few
+parts in a hundred. The agent, which does little, keeps to asyncio and needs one package less.
 """
 
 from __future__ import annotations
